@@ -1,0 +1,116 @@
+"""The settings a user writes. Unknown keys are errors; every message names its field."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from specray.types import SpeculationPolicy
+
+MAX_DEPTH = 64  # far beyond what pays; vLLM's rejection sampler takes 128
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PromptLookupConfig(_Settings):
+    """How the model-free draft looks for a continuation in the request's own tokens."""
+
+    max_ngram: PositiveInt = Field(8, description="Longest suffix that is looked for.")
+    min_ngram: PositiveInt = Field(2, description="Shortest suffix whose match is proposed.")
+
+    @model_validator(mode="after")
+    def _check_range(self) -> "PromptLookupConfig":
+        if self.min_ngram > self.max_ngram:
+            raise ValueError(
+                f"min_ngram {self.min_ngram} is larger than max_ngram {self.max_ngram}; lower it"
+            )
+        return self
+
+
+class ModelDraftConfig(_Settings):
+    """A small causal language model that shares the target's tokenizer."""
+
+    model: str = Field(description="Folder, hub id, or `specray://` name of a causal LM.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    support: PositiveInt = Field(
+        32, le=256, description="Most tokens a shipped draft distribution keeps."
+    )
+    max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
+    max_tokens: PositiveInt = Field(
+        65536, description="KV cache budget in tokens over all sessions; the idlest is evicted."
+    )
+    trust_remote_code: bool = False
+
+
+class DraftConfig(_Settings):
+    """The draft deployment: what proposes, and how many replicas of it."""
+
+    method: Literal["prompt_lookup", "model"] = "prompt_lookup"
+    prompt_lookup: PromptLookupConfig = PromptLookupConfig()
+    model: ModelDraftConfig | None = None
+    cpus: tuple[int, ...] = Field(
+        (), description="Cores this draft is pinned to; empty leaves it to the kernel."
+    )
+    deployment_config: dict[str, Any] = Field(
+        default_factory=dict, description="Ray Serve deployment options, passed through."
+    )
+
+    @model_validator(mode="after")
+    def _check_model(self) -> "DraftConfig":
+        if self.method == "model" and self.model is None:
+            raise ValueError("method is `model` but the field `model` is missing: name the draft")
+        return self
+
+
+class SpeculationConfig(_Settings):
+    """Limits that hold for the life of the target, and the policy it starts with.
+
+    `max_depth` sizes vLLM's buffers; the live policy may lower the depth but not exceed it.
+    """
+
+    max_depth: int = Field(
+        5, ge=0, le=MAX_DEPTH, description="`num_speculative_tokens` of the target's vLLM."
+    )
+    max_wait_ms: PositiveFloat = Field(
+        20.0, description="Longest that a step waits for proposals that are due."
+    )
+    stall_timeout_s: PositiveFloat = Field(
+        1.0, description="A draft that owes a proposal for longer loses its sessions to another."
+    )
+    trust_draft_distributions: bool = Field(
+        True,
+        description="Use the drafts' distributions for sampled requests. Without, each proposed "
+        "token counts as a point mass: exact whatever the draft sends, but accepted less often.",
+    )
+
+    @property
+    def policy(self) -> SpeculationPolicy:
+        """The live policy at start."""
+        return SpeculationPolicy(max_depth=self.max_depth, max_wait_ms=self.max_wait_ms)
+
+
+class LivePolicyConfig(_Settings):
+    """`user_config` of the controller deployment: changes without a restart."""
+
+    is_enabled: bool = True
+    max_depth: int | None = Field(None, ge=0, le=MAX_DEPTH)
+    max_wait_ms: PositiveFloat | None = None
+
+    def apply(self, start: SpeculationPolicy) -> SpeculationPolicy:
+        """The policy that results when these settings replace those of the start."""
+        depth = start.max_depth if self.max_depth is None else min(self.max_depth, start.max_depth)
+        wait_ms = start.max_wait_ms if self.max_wait_ms is None else self.max_wait_ms
+        return SpeculationPolicy(self.is_enabled, depth, wait_ms)
+
+
+class TargetPluginConfig(_Settings):
+    """What the target's replica tells the vLLM plug-ins, through vLLM's `additional_config`."""
+
+    address_file: Path
+    host: str
+    max_depth: int
+    policy: SpeculationPolicy
+    trust_draft_distributions: bool
