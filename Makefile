@@ -1,0 +1,36 @@
+# Every target sets itself up in .venv first; that takes minutes once and no time afterwards.
+CONFIG ?= deployments/local.yaml
+PORT ?=
+RESULT ?= loadtest/results/quick-$(shell git rev-parse --short HEAD 2>/dev/null || echo local).json
+ARGS ?=
+
+.PHONY: help setup serve test test-fast lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: ## Install everything into .venv (CPU builds; rerun by itself when a lock changes)
+	@.ci/setup
+
+serve: setup ## Serve CONFIG=deployments/local.yaml, on PORT= if given, until Ctrl-C
+	@exec .venv/bin/specray serve $(CONFIG) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+test: setup ## Run all tests, the fast ones first (ARGS="-k name")
+	@exec .venv/bin/pytest $(ARGS)
+
+test-fast: setup ## Run the tests that start no models
+	@exec .venv/bin/pytest -m "not e2e" $(ARGS)
+
+lint: setup ## Check format, style, types and imports
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: setup ## Measure speculation on against off, in under five minutes, into RESULT=
+	@exec .venv/bin/specray bench --quick --config $(CONFIG) --json $(RESULT) $(ARGS)
+
+clean: ## Remove .venv and all caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build
+	find specray tests loadtest -name __pycache__ -type d -prune -exec rm -rf {} +
