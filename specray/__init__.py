@@ -1,0 +1,1 @@
+"""Disaggregated speculative decoding: draft replicas propose, vLLM targets verify, routers relay."""
