@@ -1,0 +1,92 @@
+"""A stream to one replica that is opened again whenever it breaks."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from specray.errors import StreamClosedError
+from specray.wire.client import Stream
+
+_log = logging.getLogger(__name__)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+_FIRST_BACKOFF_S = 0.1
+_LAST_BACKOFF_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents(Generic[In]):
+    """Who is told what happens on a link, on its loop. The first argument is the address."""
+
+    up: Callable[[str], None]  # the replica's application has taken the stream
+    received: Callable[[str, In, int], None]  # a frame and its size in bytes
+    down: Callable[[str], None]  # the stream has ended; called once for every `up`
+
+
+class Link(Generic[In, Out]):
+    """Lives on the running loop from construction until `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        connect: Callable[[str], Awaitable[Stream[In, Out]]],
+        events: LinkEvents[In],
+    ) -> None:
+        self.address = address
+        self._connect = connect
+        self._events = events
+        self._stream: Stream[In, Out] | None = None
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._task = asyncio.ensure_future(self._run())
+
+    @property
+    def is_up(self) -> bool:
+        """Whether frames sent now have a stream to go to."""
+        return self._stream is not None
+
+    def send(self, frame: Out) -> None:
+        """Send a frame; if the stream is broken it is dropped, and `down` is about to follow."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.send(frame)
+        except StreamClosedError:
+            _log.debug("A frame for %s found its stream closed", self.address)
+
+    def restart(self) -> None:
+        """Drop the stream and connect again, after the usual pause."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    async def close(self) -> None:
+        """End the link."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._live(await self._connect(self.address))
+            except StreamClosedError as error:
+                _log.info("Retrying in %.1f s: %s", self._backoff_s, error)
+            await asyncio.sleep(self._backoff_s)
+            self._backoff_s = min(2 * self._backoff_s, _LAST_BACKOFF_S)
+
+    async def _live(self, stream: Stream[In, Out]) -> None:
+        self._stream = stream
+        try:
+            self._events.up(self.address)
+            num_bytes = 0
+            async for frame in stream:
+                self._backoff_s = _FIRST_BACKOFF_S  # only a replica that talks is a healthy one
+                received = stream.num_bytes_received
+                self._events.received(self.address, frame, received - num_bytes)
+                num_bytes = received
+        finally:
+            self._stream = None
+            self._events.down(self.address)
+            await stream.close()

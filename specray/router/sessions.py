@@ -1,0 +1,181 @@
+"""Which draft holds which target's session. Pure bookkeeping: frames in, frames to send out."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal, get_args
+
+from specray.router.mail import ProposalMail, SessionMail
+from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame
+
+Reason = Literal["draft_died", "draft_stalled", "draft_evicted", "no_draft"]
+"""Why a session went on without its draft; a label of the metrics."""
+
+
+@dataclass(slots=True)
+class _Session:
+    target: str
+    target_id: int  # the id that the target knows
+    relay_id: int  # the id that the draft knows; never used twice
+    draft: str
+    commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal
+
+
+@dataclass(slots=True)
+class _Draft:
+    sessions: dict[int, _Session] = field(default_factory=dict)  # by relay_id
+    owing: dict[int, float] = field(default_factory=dict)  # relay_id -> since when, oldest first
+
+
+class SessionTable:
+    """The sessions of one router. Memory is bounded by the sessions that targets have open."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._relay_ids = count(1)
+        self._drafts: dict[str, _Draft] = {}
+        self._targets: dict[str, dict[int, _Session]] = {}  # target -> target_id -> session
+        self._homeless: dict[str, set[int]] = {}  # target -> ids that no draft could take
+        self._suspects: set[str] = set()  # drafts that stalled and have not proposed since
+        self.fallbacks: dict[Reason, int] = dict.fromkeys(get_args(Reason), 0)
+
+    @property
+    def num_open(self) -> dict[str, int]:
+        """Open sessions of each connected draft."""
+        return {address: len(draft.sessions) for address, draft in self._drafts.items()}
+
+    @property
+    def num_homeless(self) -> int:
+        """Sessions that wait for a draft."""
+        return sum(map(len, self._homeless.values()))
+
+    def from_target(self, target: str, frame: SessionFrame) -> dict[str, SessionFrame]:
+        """What the drafts are to be sent, one frame each, when `target` sends `frame`."""
+        mail = SessionMail()
+        for opened in frame.opens:
+            self._open(target, opened, mail)
+        for commit in frame.commits:
+            self._commit(target, commit, mail)
+        for target_id in frame.closes:
+            self._close(target, target_id, mail)
+        return mail.frames()
+
+    def from_draft(self, draft: str, frame: ProposalFrame) -> dict[str, ProposalFrame]:
+        """What the targets are to be sent when `draft` sends `frame`; unknown ids are dropped."""
+        state = self._drafts.get(draft)
+        if state is None:
+            return {}
+        mail = ProposalMail()
+        for proposal in frame.proposals:
+            session = state.sessions.get(proposal.session_id)
+            if session is not None:
+                self._suspects.discard(draft)
+                self._settle(state, session, proposal)
+                mail.propose(session.target, replace(proposal, session_id=session.target_id))
+        for relay_id in frame.lost:
+            session = state.sessions.get(relay_id)
+            if session is not None:
+                self._lose(session, "draft_evicted", mail)
+        return mail.frames()
+
+    def add_draft(self, draft: str) -> dict[str, ProposalFrame]:
+        """`draft` takes sessions from now on; targets hear that their homeless ones may reopen."""
+        self._drafts.setdefault(draft, _Draft())
+        mail = ProposalMail()
+        for target, target_ids in self._homeless.items():
+            for target_id in sorted(target_ids):
+                mail.lose(target, target_id)
+        self._homeless.clear()
+        return mail.frames()
+
+    def remove_draft(self, draft: str, reason: Reason) -> dict[str, ProposalFrame]:
+        """`draft` has died or stalled: targets hear that its sessions are lost."""
+        mail = ProposalMail()
+        state = self._drafts.pop(draft, _Draft())
+        for session in state.sessions.values():
+            self.fallbacks[reason] += 1
+            del self._targets[session.target][session.target_id]
+            mail.lose(session.target, session.target_id)
+        if reason == "draft_stalled":
+            self._suspects.add(draft)
+        return mail.frames()
+
+    def keep_drafts(self, drafts: frozenset[str]) -> None:
+        """Forget the conduct of drafts that are not among these."""
+        self._suspects &= drafts
+
+    def remove_target(self, target: str) -> dict[str, SessionFrame]:
+        """`target` has gone: drafts are to close its sessions."""
+        mail = SessionMail()
+        for session in self._targets.pop(target, {}).values():
+            self._detach(session)
+            mail.close(session.draft, session.relay_id)
+        self._homeless.pop(target, None)
+        return mail.frames()
+
+    def stalled(self, timeout_s: float) -> list[str]:
+        """The drafts that have owed a proposal for longer than `timeout_s`."""
+        deadline = self._clock() - timeout_s
+        return [
+            address
+            for address, draft in self._drafts.items()
+            if draft.owing and next(iter(draft.owing.values())) < deadline
+        ]
+
+    def _open(self, target: str, opened: OpenSession, mail: SessionMail) -> None:
+        self._close(target, opened.session_id, mail)
+        draft = self._pick()
+        if draft is None:
+            self.fallbacks["no_draft"] += 1
+            self._homeless.setdefault(target, set()).add(opened.session_id)
+            return
+        session = _Session(target, opened.session_id, next(self._relay_ids), draft)
+        self._targets.setdefault(target, {})[opened.session_id] = session
+        self._drafts[draft].sessions[session.relay_id] = session
+        mail.open(draft, replace(opened, session_id=session.relay_id))
+
+    def _commit(self, target: str, commit: Commit, mail: SessionMail) -> None:
+        session = self._targets.get(target, {}).get(commit.session_id)
+        if session is None:
+            return
+        owing = self._drafts[session.draft].owing
+        if commit.depth > 0:
+            session.commit_sent_at_ns = commit.sent_at_ns
+            owing.setdefault(session.relay_id, self._clock())
+        else:
+            owing.pop(session.relay_id, None)
+        mail.commit(session.draft, replace(commit, session_id=session.relay_id))
+
+    def _close(self, target: str, target_id: int, mail: SessionMail) -> None:
+        self._homeless.get(target, set()).discard(target_id)
+        session = self._targets.get(target, {}).pop(target_id, None)
+        if session is not None:
+            self._detach(session)
+            mail.close(session.draft, session.relay_id)
+
+    def _pick(self) -> str | None:
+        return min(self._drafts, key=self._burden, default=None)
+
+    def _burden(self, address: str) -> tuple[bool, int, int, str]:
+        draft = self._drafts[address]
+        # A draft that stalled gets one session to prove itself, not all new ones.
+        is_on_trial = address in self._suspects and bool(draft.sessions)
+        return is_on_trial, len(draft.sessions), len(draft.owing), address
+
+    def _settle(self, draft: _Draft, session: _Session, proposal: Proposal) -> None:
+        if draft.owing.pop(session.relay_id, None) is None:
+            return
+        if proposal.commit_sent_at_ns != session.commit_sent_at_ns:
+            draft.owing[session.relay_id] = self._clock()  # behind, but moving: it still owes
+
+    def _lose(self, session: _Session, reason: Reason, mail: ProposalMail) -> None:
+        self.fallbacks[reason] += 1
+        self._detach(session)
+        del self._targets[session.target][session.target_id]
+        mail.lose(session.target, session.target_id)
+
+    def _detach(self, session: _Session) -> None:
+        draft = self._drafts[session.draft]
+        del draft.sessions[session.relay_id]
+        draft.owing.pop(session.relay_id, None)

@@ -1,0 +1,1 @@
+"""The speculation protocol over gRPC: frames in, frames out; nothing above sees protobuf."""

@@ -1,0 +1,189 @@
+"""Frames to bytes and back. Decoding checks shapes, never meaning: that is the receiver's task."""
+
+from typing import TypeVar, cast, get_args
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from specray.errors import ProtocolError
+from specray.types import (
+    Commit,
+    OpenSession,
+    Proposal,
+    ProposalFrame,
+    SamplingSettings,
+    SessionFrame,
+    Source,
+    TruncatedDistributions,
+)
+from specray.wire import speculation_pb2 as pb
+
+M = TypeVar("M", bound=Message)
+
+_SOURCES = frozenset(get_args(Source))
+_ID_TYPE = np.dtype("<i4")
+_PROBABILITY_TYPE = np.dtype("<f4")
+
+
+def encode_session_frame(frame: SessionFrame) -> bytes:
+    """The frame as a `SessionFrame` message.
+
+    Raises:
+        ValueError: a number does not fit its field (a negative id, say).
+    """
+    message = pb.SessionFrame(
+        opens=[_open_message(session) for session in frame.opens],
+        commits=[_commit_message(commit) for commit in frame.commits],
+        closes=frame.closes,
+    )
+    return message.SerializeToString()
+
+
+def decode_session_frame(data: bytes) -> SessionFrame:
+    """The frame in a `SessionFrame` message.
+
+    Raises:
+        ProtocolError: `data` is no such message.
+    """
+    message = parse(pb.SessionFrame(), data)
+    return SessionFrame(
+        opens=tuple(_open_session(session) for session in message.opens),
+        commits=tuple(_commit(commit) for commit in message.commits),
+        closes=tuple(message.closes),
+    )
+
+
+def encode_proposal_frame(frame: ProposalFrame) -> bytes:
+    """The frame as a `ProposalFrame` message.
+
+    Raises:
+        ValueError: a number does not fit its field (a negative id, say).
+    """
+    message = pb.ProposalFrame(
+        proposals=[_proposal_message(proposal) for proposal in frame.proposals], lost=frame.lost
+    )
+    return message.SerializeToString()
+
+
+def decode_proposal_frame(data: bytes) -> ProposalFrame:
+    """The frame in a `ProposalFrame` message; its arrays are read-only views of `data`'s copy.
+
+    Raises:
+        ProtocolError: `data` is no such message, a matrix has not the size that `support` and
+            `token_ids` say, or the source is unknown.
+    """
+    message = parse(pb.ProposalFrame(), data)
+    return ProposalFrame(
+        proposals=tuple(_proposal(proposal) for proposal in message.proposals),
+        lost=tuple(message.lost),
+    )
+
+
+def parse(message: M, data: bytes) -> M:
+    """Fill `message` from `data`.
+
+    Raises:
+        ProtocolError: `data` is no such message.
+    """
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        name = message.DESCRIPTOR.full_name
+        raise ProtocolError(f"{len(data)} bytes are not a {name}: {error}") from error
+    return message
+
+
+def _open_message(session: OpenSession) -> pb.OpenSession:
+    sampling = session.sampling
+    return pb.OpenSession(
+        session_id=session.session_id,
+        token_ids=session.token_ids,
+        num_prompt_tokens=session.num_prompt_tokens,
+        sampling=pb.SamplingSettings(
+            temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+        ),
+        depth=session.depth,
+    )
+
+
+def _open_session(message: pb.OpenSession) -> OpenSession:
+    sampling = message.sampling
+    return OpenSession(
+        session_id=message.session_id,
+        token_ids=tuple(message.token_ids),
+        num_prompt_tokens=message.num_prompt_tokens,
+        sampling=SamplingSettings(sampling.temperature, sampling.top_k, sampling.top_p),
+        depth=message.depth,
+    )
+
+
+def _commit_message(commit: Commit) -> pb.Commit:
+    return pb.Commit(
+        session_id=commit.session_id,
+        position=commit.position,
+        token_ids=commit.token_ids,
+        depth=commit.depth,
+        sent_at_ns=commit.sent_at_ns,
+    )
+
+
+def _commit(message: pb.Commit) -> Commit:
+    return Commit(
+        session_id=message.session_id,
+        position=message.position,
+        token_ids=tuple(message.token_ids),
+        depth=message.depth,
+        sent_at_ns=message.sent_at_ns,
+    )
+
+
+def _proposal_message(proposal: Proposal) -> pb.Proposal:
+    message = pb.Proposal(
+        session_id=proposal.session_id,
+        position=proposal.position,
+        last_token_id=proposal.last_token_id,
+        token_ids=proposal.token_ids,
+        source=proposal.source,
+        commit_sent_at_ns=proposal.commit_sent_at_ns,
+        draft_time_us=proposal.draft_time_us,
+    )
+    rows = proposal.distributions
+    if rows is not None:
+        message.support = rows.token_ids.shape[1]
+        message.support_token_ids = rows.token_ids.astype(_ID_TYPE, copy=False).tobytes()
+        message.support_probabilities = rows.probabilities.astype(
+            _PROBABILITY_TYPE, copy=False
+        ).tobytes()
+    return message
+
+
+def _proposal(message: pb.Proposal) -> Proposal:
+    if message.source not in _SOURCES:
+        raise ProtocolError(f"unknown source {message.source!r}; known: {sorted(_SOURCES)}")
+    return Proposal(
+        session_id=message.session_id,
+        position=message.position,
+        last_token_id=message.last_token_id,
+        token_ids=tuple(message.token_ids),
+        source=cast(Source, message.source),
+        distributions=_distributions(message),
+        commit_sent_at_ns=message.commit_sent_at_ns,
+        draft_time_us=message.draft_time_us,
+    )
+
+
+def _distributions(message: pb.Proposal) -> TruncatedDistributions | None:
+    shape = (len(message.token_ids), message.support)
+    num_bytes = shape[0] * shape[1] * _ID_TYPE.itemsize
+    sizes = (len(message.support_token_ids), len(message.support_probabilities))
+    if sizes != (num_bytes, num_bytes):
+        raise ProtocolError(
+            f"matrices of {sizes[0]} and {sizes[1]} bytes for {shape[0]} tokens with a support of "
+            f"{shape[1]}: {num_bytes} bytes each are due"
+        )
+    if message.support == 0:
+        return None
+    return TruncatedDistributions(
+        np.frombuffer(message.support_token_ids, _ID_TYPE).reshape(shape),
+        np.frombuffer(message.support_probabilities, _PROBABILITY_TYPE).reshape(shape),
+    )

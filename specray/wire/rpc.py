@@ -1,0 +1,44 @@
+"""Method names, metadata and options that both ends of the protocol agree on."""
+
+from typing import Final
+
+from specray.wire import speculation_pb2 as pb
+
+PROTOCOL_KEY: Final = "specray-protocol"
+ROUTER_KEY: Final = "specray-router"
+PROTOCOL_VERSION: Final = "1"
+
+DRAFT_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Draft"].full_name
+TARGET_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Target"].full_name
+
+SPECULATE: Final = "Speculate"
+ATTACH: Final = "Attach"
+CONFIGURE: Final = "Configure"
+GET_STATS: Final = "GetStats"
+
+_MAX_MESSAGE_BYTES = 64 << 20
+_COMMON_OPTIONS = (
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+SERVER_OPTIONS: Final = (
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+CHANNEL_OPTIONS: Final = (
+    *_COMMON_OPTIONS,
+    ("grpc.enable_http_proxy", 0),  # the environment's proxy is not for tokens
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel dials at once, whatever others saw
+    ("grpc.enable_retries", 0),
+)
+
+
+def method_path(service: str, method: str) -> str:
+    """The HTTP/2 path of a method."""
+    return f"/{service}/{method}"
