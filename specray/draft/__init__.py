@@ -1,0 +1,5 @@
+"""The draft: sessions that follow requests, proposers that guess on, and the service around them.
+
+`DraftService` owns the one thread on which a `Proposer` runs. Proposers: `PromptLookup` (copies
+from the request itself) and `ModelProposer` (a small causal language model).
+"""

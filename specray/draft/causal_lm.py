@@ -1,0 +1,123 @@
+"""A small causal language model, reached through transformers' cache and attention interface."""
+
+import inspect
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from specray.config import ModelDraftConfig
+from specray.draft.batch_cache import BatchCache
+from specray.draft.kv_pool import KvLayout
+from specray.errors import InvalidConfigError
+
+
+class CausalLm:
+    """A decoder whose layers all attend to everything before, one forward pass at a time."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Checks that the model fits our cache.
+
+        Raises:
+            InvalidConfigError: It is not a decoder with full attention in every layer.
+        """
+        self._model = model.eval()
+        self._check_interface()
+        text_config = model.config.get_text_config(decoder=True)
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self.vocab_size: int = model.get_input_embeddings().num_embeddings
+        self.max_positions: int = text_config.max_position_embeddings
+        self.layout = self._probe_layout()
+
+    @torch.inference_mode()
+    def next_logits(
+        self, token_ids: Tensor, positions: Tensor, cache: BatchCache, length: int
+    ) -> Tensor:
+        """Logits of the token after each row's last one, [rows, vocab].
+
+        Args:
+            token_ids: [rows, queries], padded on the left.
+            positions: [rows, queries], negative where padded.
+            cache: holds what comes before; takes these tokens' keys and values.
+            length: one more than the largest position.
+        """
+        cache.start_pass(positions, length)
+        positions = positions.clamp(min=0)
+        columns = torch.arange(length, device=self.device)
+        output = self._model(
+            input_ids=token_ids,
+            attention_mask=columns <= positions[:, None, :, None],  # [rows, 1, queries, length]
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _check_interface(self) -> None:
+        name = type(self._model).__name__
+        parameters = inspect.signature(self._model.forward).parameters
+        missing = {"position_ids", "past_key_values", "logits_to_keep"} - parameters.keys()
+        if missing or self._model.config.is_encoder_decoder:
+            raise InvalidConfigError(
+                f"draft model {name} can't be a draft: its forward lacks {sorted(missing)}; "
+                "take a decoder with rotary or learned positions (Llama, Qwen, GPT-2, OPT, ...)"
+            )
+        if self._model.config._attn_implementation != "sdpa":
+            raise InvalidConfigError(f"draft model {name} has no `sdpa` attention; take another")
+        layers = DynamicCache(config=self._model.config).layers
+        if any(type(layer) is not DynamicLayer for layer in layers):
+            raise InvalidConfigError(
+                f"draft model {name} has layers without full attention (sliding window, linear); "
+                "take one that attends to all tokens in every layer"
+            )
+
+    @torch.inference_mode()
+    def _probe_layout(self) -> KvLayout:
+        """Learns the shape of keys and values from one token's pass."""
+        cache = DynamicCache()
+        self._model(
+            input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.device),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        shapes = {
+            tuple(states.shape) for layer in cache.layers for states in (layer.keys, layer.values)
+        }
+        if len(shapes) != 1:
+            raise InvalidConfigError(
+                f"draft model {type(self._model).__name__} has keys and values of several shapes "
+                f"{sorted(shapes)}; take one with the same heads in all layers"
+            )
+        _, num_heads, _, head_dim = shapes.pop()
+        return KvLayout(len(cache.layers), num_heads, head_dim)
+
+
+def load_causal_lm(path: str, config: ModelDraftConfig) -> CausalLm:
+    """Loads the draft model from a folder or hub id.
+
+    Args:
+        path: where the model lies; `config.model` with its shorthand resolved.
+        config: device and data type; "auto" is bfloat16 on a GPU and float32 on a CPU.
+
+    Raises:
+        InvalidConfigError: It can't be loaded, or can't be a draft.
+    """
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" else "float32"
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            trust_remote_code=config.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"draft model {path} can't be loaded: {error}") from error
+    return CausalLm(model.to(device))

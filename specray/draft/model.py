@@ -1,0 +1,138 @@
+"""A draft with a model: batched, cached, one forward pass per position for all sessions."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specray.config import ModelDraftConfig
+from specray.draft.batch_cache import BatchCache, CachedRow
+from specray.draft.causal_lm import CausalLm
+from specray.draft.kv_pool import KvPool
+from specray.draft.model_session import ModelSession, SessionStore
+from specray.draft.rollout import Rollout
+from specray.draft.session import unknown_session
+from specray.errors import SessionRejectedError
+from specray.types import Commit, OpenSession, Proposal
+
+_PREFILL_TOKENS = 512  # one pass of a prefill; bounds its memory
+_CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
+
+
+class _Row(NamedTuple):
+    session: ModelSession
+    depth: int
+
+
+class ModelProposer:
+    """Drafts with a causal language model.
+
+    A session longer than the model's positions, or than the whole cache, is kept but proposes
+    nothing. When memory runs out the idlest session is evicted; when all are in use, those that
+    find no room propose nothing.
+    """
+
+    def __init__(self, model: CausalLm, config: ModelDraftConfig, generator: torch.Generator):
+        """Takes the KV memory.
+
+        Args:
+            model: the draft.
+            config: limits of sessions, memory and shipped distributions.
+            generator: randomness of sampled drafts, on the model's device.
+        """
+        self._model = model
+        self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
+        self._store = SessionStore(self._pool, config.max_sessions)
+        self._max_length = min(model.max_positions, self._pool.capacity)
+        self._rollout = Rollout(model, config.support, generator)
+
+    def open(self, session: OpenSession) -> None:
+        """Prefills the session; raises SessionRejectedError when its tokens are impossible."""
+        self.close(session.session_id)
+        self._check(session.token_ids)
+        opened = ModelSession(session)
+        self._store.add(opened)
+        length = len(opened)
+        if length <= self._max_length and self._store.reserve(opened, length, {opened.session_id}):
+            self._prefill(opened)
+
+    def commit(self, commit: Commit) -> None:
+        """Extends or rolls back a session; raises SessionRejectedError after a missed commit."""
+        session = self._store.get(commit.session_id)
+        if session is None:
+            raise unknown_session(commit.session_id)
+        try:
+            self._check(commit.token_ids)
+            session.extend(commit)
+        except SessionRejectedError:
+            self.close(commit.session_id)
+            raise
+
+    def close(self, session_id: int) -> None:
+        """Gives the session's memory back."""
+        self._store.remove(session_id)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        """Drafts for all sessions at once, as deep as the deepest of them asks."""
+        sessions = self._store.use(session_ids)
+        rows = [row for row in self._plan(sessions) if row.depth > 0]
+        # Deepest first: the rows of each pass are then the first ones of the pass before.
+        rows.sort(key=lambda row: row.depth, reverse=True)
+        drafted = self._draft(rows) if rows else {}
+        return [
+            drafted.get(session.session_id) or session.proposal((), "model") for session in sessions
+        ]
+
+    def take_evicted(self) -> list[int]:
+        """Sessions dropped to make room since the last call."""
+        return self._store.take_evicted()
+
+    def _check(self, token_ids: Sequence[int]) -> None:
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._model.vocab_size:
+            raise SessionRejectedError(
+                f"token ids must lie within the draft's vocabulary of {self._model.vocab_size}: "
+                "do draft and target share a tokenizer?"
+            )
+
+    def _plan(self, sessions: list[ModelSession]) -> list[_Row]:
+        """The sessions' depths, once memory has been found for them; 0 where there is none."""
+        needed = {session.session_id for session in sessions}
+        rows = []
+        for session in sessions:
+            depth = min(session.depth, self._max_length - len(session) + 1)
+            # The last drafted token is not fed to the model, so it needs no room.
+            if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
+                depth = 0
+            if depth > 0 and session.num_uncached > _CATCH_UP_TOKENS:
+                self._prefill(session)
+            rows.append(_Row(session, depth))
+        return rows
+
+    def _prefill(self, session: ModelSession) -> None:
+        """Caches all of one session's tokens; its memory must have been reserved."""
+        cache = BatchCache(
+            self._pool, [CachedRow(session.blocks, session.num_cached, len(session))]
+        )
+        device = self._model.device
+        for start in range(session.num_cached, len(session), _PREFILL_TOKENS):
+            stop = min(start + _PREFILL_TOKENS, len(session))
+            token_ids = torch.tensor([session.token_ids[start:stop]], device=device)
+            positions = torch.arange(start, stop, device=device).unsqueeze(0)
+            self._model.next_logits(token_ids, positions, cache, stop)
+        cache.store()
+        session.set_cached()
+
+    def _draft(self, rows: list[_Row]) -> dict[int, Proposal]:
+        sessions, depths = zip(*rows, strict=True)
+        cache = BatchCache(
+            self._pool,
+            [CachedRow(s.blocks, s.num_cached, len(s) + depth - 1) for s, depth in rows],
+        )
+        drafts = self._rollout.run(sessions, depths, cache)
+        cache.store()
+        proposals = {}
+        for session, draft in zip(sessions, drafts, strict=True):
+            session.set_cached(ahead=draft.token_ids[:-1])
+            proposal = session.proposal(draft.token_ids, "model", draft.distributions)
+            proposals[session.session_id] = proposal
+        return proposals

@@ -1,0 +1,44 @@
+"""What the draft service asks of anything that proposes tokens."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specray.types import Commit, OpenSession, Proposal
+
+
+class Proposer(Protocol):
+    """Follows sessions and guesses how they go on. Used from one thread; ids are its owner's.
+
+    A session that `open` or `commit` rejects is gone, like one that `take_evicted` names.
+    """
+
+    def open(self, session: OpenSession) -> None:
+        """Starts to follow a session, replacing one of the same id.
+
+        Raises:
+            SessionRejectedError: The session can't be held; the message says why.
+        """
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Extends a session by what its verification added.
+
+        Raises:
+            SessionRejectedError: The session is unknown, or has missed a commit.
+        """
+        ...
+
+    def close(self, session_id: int) -> None:
+        """Forgets a session; unknown ids are ignored."""
+        ...
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        """One proposal per session, in order, each within the depth its last commit asked for.
+
+        A session that has nothing to propose gets an empty proposal. All ids must be open.
+        """
+        ...
+
+    def take_evicted(self) -> list[int]:
+        """Sessions dropped to make room since the last call."""
+        ...

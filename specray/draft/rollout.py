@@ -1,0 +1,95 @@
+"""Drafting itself: one forward pass per position, over all sessions that go that deep."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specray.draft.batch_cache import BatchCache
+from specray.draft.causal_lm import CausalLm
+from specray.draft.model_session import ModelSession
+from specray.sampling.truncation import BatchSampling, Drawn, draw
+from specray.types import TruncatedDistributions
+
+
+class Draft(NamedTuple):
+    """One session's drafted tokens and, when they were sampled, what they were drawn from."""
+
+    token_ids: tuple[int, ...]
+    distributions: TruncatedDistributions | None
+
+
+class Rollout:
+    """Continues a batch of sessions token by token."""
+
+    def __init__(self, model: CausalLm, support: int, generator: torch.Generator) -> None:
+        self._model = model
+        self._support = support
+        self._generator = generator
+
+    @torch.inference_mode()
+    def run(
+        self, sessions: Sequence[ModelSession], depths: Sequence[int], cache: BatchCache
+    ) -> list[Draft]:
+        """Drafts `depths[i]` tokens, at least 1, for each session; depths must not ascend."""
+        lengths = [len(session) for session in sessions]
+        sampling = BatchSampling.of([s.sampling for s in sessions], self._model.device)
+        token_ids, positions = self._first_pass(sessions, lengths)
+        steps: list[Drawn] = []
+        for step in range(depths[0]):
+            num_rows = sum(depth > step for depth in depths)
+            logits = self._model.next_logits(
+                token_ids[:num_rows], positions[:num_rows], cache, max(lengths[:num_rows]) + step
+            )
+            drawn = draw(logits, sampling.first(num_rows), self._support, self._generator)
+            steps.append(drawn)
+            token_ids = drawn.token_ids.unsqueeze(1)
+            positions = positions[:num_rows, -1:] + 1
+        return _split(steps, sessions)
+
+    def _first_pass(
+        self, sessions: Sequence[ModelSession], lengths: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Each row's last tokens, as many as the one that is furthest behind must see.
+
+        The others see some again, which changes nothing; a row with fewer is padded on the left.
+        """
+        num_queries = max(1, *(session.num_uncached for session in sessions))
+        device = self._model.device
+        tails = [session.token_ids[-num_queries:] for session in sessions]
+        padded = [[0] * (num_queries - len(tail)) + tail for tail in tails]
+        starts = torch.tensor(lengths, device=device).unsqueeze(1) - num_queries
+        return torch.tensor(padded, device=device), starts + torch.arange(
+            num_queries, device=device
+        )
+
+
+def _split(steps: list[Drawn], sessions: Sequence[ModelSession]) -> list[Draft]:
+    """Turns one entry per pass into one per session, in one copy from the device each."""
+    token_ids = _gather([step.token_ids for step in steps], len(sessions))
+    supports = probabilities = None
+    if steps[0].distributions is not None:
+        shipped = [step.distributions for step in steps if step.distributions is not None]
+        supports = _gather([d.token_ids for d in shipped], len(sessions)).astype(np.int32)
+        probabilities = _gather([d.probabilities for d in shipped], len(sessions))
+    drafts = []
+    for row, session in enumerate(sessions):
+        depth = sum(row < len(step.token_ids) for step in steps)
+        distributions = None
+        if supports is not None and probabilities is not None and not session.sampling.is_greedy:
+            distributions = TruncatedDistributions(
+                supports[row, :depth], probabilities[row, :depth]
+            )
+        drafts.append(Draft(tuple(token_ids[row, :depth].tolist()), distributions))
+    return drafts
+
+
+def _gather(parts: list[Tensor], num_rows: int) -> NDArray[Any]:
+    """Stacks tensors of ever fewer rows into an array [rows, steps, ...], on the CPU."""
+    padded = [
+        torch.cat((part, part.new_zeros(num_rows - len(part), *part.shape[1:]))) for part in parts
+    ]
+    return torch.stack(padded, dim=1).cpu().numpy()

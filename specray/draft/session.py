@@ -1,0 +1,61 @@
+"""What every proposer knows of a request: its tokens and what its last commit asked for."""
+
+from collections.abc import Sequence
+
+from specray.errors import SessionRejectedError
+from specray.types import Commit, OpenSession, Proposal, Source, TruncatedDistributions
+
+
+class Session:
+    """A request as a draft follows it, commit by commit."""
+
+    __slots__ = ("_commit_sent_at_ns", "depth", "sampling", "session_id", "token_ids")
+
+    def __init__(self, opened: OpenSession) -> None:
+        if not opened.token_ids:
+            raise SessionRejectedError(f"session {opened.session_id} is opened without tokens")
+        self.session_id = opened.session_id
+        self.sampling = opened.sampling
+        self.token_ids = list(opened.token_ids)
+        self.depth = opened.depth
+        self._commit_sent_at_ns = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def extend(self, commit: Commit) -> None:
+        """Appends a commit's tokens.
+
+        Raises:
+            SessionRejectedError: The commit extends another length: one before it was missed.
+        """
+        if commit.position != len(self):
+            raise SessionRejectedError(
+                f"session {commit.session_id} has {len(self)} tokens, "
+                f"its commit extends {commit.position}: reopen it"
+            )
+        self.token_ids += commit.token_ids
+        self.depth = commit.depth
+        self._commit_sent_at_ns = commit.sent_at_ns
+
+    def proposal(
+        self,
+        token_ids: Sequence[int],
+        source: Source,
+        distributions: TruncatedDistributions | None = None,
+    ) -> Proposal:
+        """A proposal that extends this session as it is now."""
+        return Proposal(
+            self.session_id,
+            len(self),
+            self.token_ids[-1],
+            tuple(token_ids),
+            source,
+            distributions,
+            self._commit_sent_at_ns,
+        )
+
+
+def unknown_session(session_id: int) -> SessionRejectedError:
+    """The rejection of a commit to a session that is not held."""
+    return SessionRejectedError(f"session {session_id} is not open here: reopen it")

@@ -1,0 +1,1 @@
+"""The mathematics of speculative sampling: draft distributions, verification and its audit."""

@@ -1,0 +1,77 @@
+"""Are a source's tokens really drawn from the distributions it ships?
+
+Rejection sampling is exact only if they are, and nothing in one proposal shows it. Over many
+tokens it shows: for any score f fixed before the draw, f(token) - E_q[f] has mean zero given the
+past, so betting on its sign can't make money. A source whose wealth grows is caught. By Ville's
+inequality an honest source is ever caught with probability at most 1 / threshold, however long
+it is watched (Shafer & Vovk, "Game-Theoretic Foundations for Probability and Finance").
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specray.types import TruncatedDistributions
+
+_BETS = np.array([-0.9, -0.4, -0.1, 0.1, 0.4, 0.9])
+_NUM_SECRET_SCORES = 4
+
+
+class DistributionAudit:
+    """An anytime-valid test of one source, by wealth averaged over scores and bets.
+
+    Scores: a few secret random ones per token id, which a lie about *which* tokens shifts, and
+    the token's own probability, which a lie about *how sharp* the distribution is shifts.
+
+    What may be observed: every token of a proposal, or a prefix whose length does not depend on
+    the tokens beyond it or on the last one in it. Never only the accepted tokens.
+    """
+
+    def __init__(
+        self, vocab_size: int, rng: np.random.Generator, max_false_alarm: float = 1e-6
+    ) -> None:
+        self._secret = rng.random((_NUM_SECRET_SCORES, vocab_size))  # [scores, vocab]
+        self._log_wealth = np.zeros((len(_BETS), _NUM_SECRET_SCORES + 1))  # [bets, scores + 1]
+        self._log_threshold = -math.log(max_false_alarm)
+        self._is_caught = False
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether the source has been shown to lie; stays so."""
+        return self._is_caught
+
+    @property
+    def log_wealth(self) -> float:
+        """Logarithm of the evidence against the source; below 0 there is none."""
+        peak = float(self._log_wealth.max())
+        return peak + math.log(float(np.exp(self._log_wealth - peak).mean()))
+
+    def observe(
+        self,
+        token_id: int,
+        support_ids: NDArray[np.int32],  # [support]
+        support_probs: NDArray[np.float32],  # [support]
+    ) -> None:
+        """Takes one token and the distribution that it is said to be drawn from."""
+        distribution = TruncatedDistributions(support_ids[None], support_probs[None])
+        self.observe_proposal(np.array([token_id]), distribution)
+
+    def observe_proposal(
+        self, token_ids: NDArray[np.integer], distributions: TruncatedDistributions
+    ) -> None:
+        """Takes the tokens [depth] of a proposal; all ids must lie within the vocabulary."""
+        ids, probabilities = distributions.token_ids, distributions.probabilities.astype(float)
+        if self._is_caught or not len(token_ids):
+            return
+        q = probabilities / probabilities.sum(axis=1, keepdims=True)
+        of_token = (q * (ids == token_ids[:, None])).sum(axis=1)  # [depth]
+        if not of_token.all():
+            self._is_caught = True  # no honest draw has probability zero
+            return
+        surprise = np.empty((_NUM_SECRET_SCORES + 1, len(token_ids)))  # in [-1, 1]
+        expected = np.einsum("sdm,dm->sd", self._secret[:, ids], q)
+        surprise[:-1] = self._secret[:, token_ids] - expected
+        surprise[-1] = of_token - (q * q).sum(axis=1)
+        self._log_wealth += np.log1p(_BETS[:, None, None] * surprise).sum(axis=2)
+        self._is_caught = self.log_wealth >= self._log_threshold
