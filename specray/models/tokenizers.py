@@ -1,0 +1,62 @@
+"""Whether two models mean the same text by the same token ids."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from specray.errors import InvalidConfigError
+from specray.models.sources import resolve
+
+
+def check_same_tokenizer(target_source: str, draft_source: str) -> None:
+    """Checks that every token has the same id for both models.
+
+    Which tokens end a text may differ: only the target decides that.
+
+    Raises:
+        InvalidConfigError: with the first difference, or if a tokenizer can't be loaded.
+    """
+    target, draft = resolve(target_source), resolve(draft_source)
+    if target == draft:
+        return
+    difference = first_difference(_vocabulary(target), _vocabulary(draft))
+    if difference is not None:
+        raise InvalidConfigError(
+            f"draft.model.model `{draft_source}` can't draft for `{target_source}`: {difference}; "
+            "name a draft of the target's own family, or set draft.method: prompt_lookup"
+        )
+
+
+def first_difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str | None:
+    """In words, the first way in which two vocabularies (token to id) differ; None if in none."""
+    by_id = {token_id: token for token, token_id in draft.items()}
+    for token, token_id in sorted(target.items(), key=lambda item: item[1]):
+        if draft.get(token) != token_id:
+            return (
+                f"id {token_id} is {token!r} for the target (of {len(target)} tokens) and "
+                f"{by_id.get(token_id)!r} for the draft (of {len(draft)} tokens)"
+            )
+    if len(draft) != len(target):
+        token = min(draft.keys() - target.keys(), key=lambda token: draft[token])
+        return (
+            f"the draft has {len(draft)} tokens and the target {len(target)}; id {draft[token]}, "
+            f"{token!r}, is only the draft's"
+        )
+    return None
+
+
+def _vocabulary(model: str) -> Mapping[str, int]:
+    tokenizer: Any
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(
+            f"model `{model}`: its tokenizer can't be loaded ({_first_line(error)}); check the "
+            "name, that the hub can be reached from here, and that HF_TOKEN is set if it is gated"
+        ) from error
+    return tokenizer.get_vocab()
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
