@@ -1,6 +1,5 @@
 """The settings a user writes. Unknown keys are errors; every message names its field."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -32,7 +31,7 @@ class PromptLookupConfig(_Settings):
 class ModelDraftConfig(_Settings):
     """A small causal language model that shares the target's tokenizer."""
 
-    model: str = Field(description="Folder, hub id, or `specray://` name of a causal LM.")
+    model: str = Field(description="Folder, hub id, or `bundled:NAME` of a causal LM.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     support: PositiveInt = Field(
@@ -109,8 +108,6 @@ class LivePolicyConfig(_Settings):
 class TargetPluginConfig(_Settings):
     """What the target's replica tells the vLLM plug-ins, through vLLM's `additional_config`."""
 
-    address_file: Path
-    host: str
     max_depth: int
     policy: SpeculationPolicy
     trust_draft_distributions: bool

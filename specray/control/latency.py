@@ -1,0 +1,29 @@
+"""How long a proposal takes to arrive after its commit left."""
+
+_GAIN = 0.1
+
+
+class LatencyEstimate:
+    """Smoothed mean and deviation, as TCP estimates a round trip (RFC 6298)."""
+
+    def __init__(self) -> None:
+        self._mean_s: float | None = None
+        self._deviation_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Learn from a proposal, late or in time."""
+        if self._mean_s is None:
+            self._mean_s, self._deviation_s = seconds, seconds / 2
+            return
+        self._deviation_s += _GAIN * (abs(seconds - self._mean_s) - self._deviation_s)
+        self._mean_s += _GAIN * (seconds - self._mean_s)
+
+    @property
+    def mean_s(self) -> float | None:
+        """Expected seconds; None before the first proposal."""
+        return self._mean_s
+
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds after which waiting on is no longer worth it; None before the first proposal."""
+        return None if self._mean_s is None else self._mean_s + 3 * self._deviation_s

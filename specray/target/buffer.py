@@ -1,0 +1,167 @@
+"""Proposals that have arrived and wait for a step, keyed by what they extend."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from specray.types import Proposal, TruncatedDistributions
+
+_MAX_PER_SESSION = 64  # continuations of likely outcomes; the oldest goes first
+_SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
+
+
+class Offer(Enum):
+    """What became of a proposal on arrival."""
+
+    KEPT = "kept"
+    LATE = "late"  # extends a length that the request has already passed
+    STALE = "stale"  # extends something the request is not, or nothing known
+    INVALID = "invalid"  # can't have come from a working draft
+
+
+@dataclass(slots=True)
+class _Session:
+    position: int
+    last_token_id: int
+    is_alive: bool = False
+    proposals: dict[tuple[int, int], Proposal] = field(default_factory=dict)
+
+
+class ProposalBuffer:
+    """Thread-safe: streams offer, the scheduler takes and may wait.
+
+    A proposal is looked up by session, length and last token, so whatever is late, repeated or
+    meant for another branch is never found. Memory is bounded by the open sessions.
+    """
+
+    def __init__(
+        self, vocab_size: int, max_depth: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._max_depth = max_depth
+        self._clock = clock
+        self._sessions: dict[int, _Session] = {}
+        self._changed = threading.Condition()
+
+    def advance(self, session_id: int, position: int, last_token_id: int) -> None:
+        """Begin to accept proposals for a session, or follow it to a new length."""
+        with self._changed:
+            session = self._sessions.setdefault(session_id, _Session(position, last_token_id))
+            session.position, session.last_token_id = position, last_token_id
+            session.proposals = {
+                key: kept for key, kept in session.proposals.items() if key[0] >= position
+            }
+
+    def close(self, session_id: int) -> None:
+        """Forget a session; unknown ones are ignored."""
+        with self._changed:
+            self._sessions.pop(session_id, None)
+
+    def offer(self, proposal: Proposal) -> Offer:
+        """Keep a proposal if it may still be of use. Over-long ones are cut to the depth."""
+        with self._changed:
+            session = self._sessions.get(proposal.session_id)
+            if session is None:
+                return Offer.STALE
+            verdict = self._judge(session, proposal)
+            session.is_alive |= verdict is not Offer.INVALID
+            if verdict is Offer.KEPT:
+                self._keep(session, proposal)
+                self._changed.notify_all()
+            return verdict
+
+    def take(self, session_id: int) -> Proposal | None:
+        """Remove and return the proposal that extends the session as it is now."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            if session is None:
+                return None
+            session.is_alive = False
+            return session.proposals.pop((session.position, session.last_token_id), None)
+
+    def peek(self, session_id: int) -> Proposal | None:
+        """What `take` would return."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            if session is None:
+                return None
+            return session.proposals.get((session.position, session.last_token_id))
+
+    def take_sign_of_life(self, session_id: int) -> bool:
+        """Whether any sound proposal, late or not, came for the session since the last call."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            if session is None:
+                return False
+            was_alive, session.is_alive = session.is_alive, False
+            return was_alive
+
+    def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
+        """Block until every session has its proposal, or the deadline on the clock passes."""
+        with self._changed:
+            while not all(self._is_ready(session_id) for session_id in session_ids):
+                left_s = deadline - self._clock()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    return all(self._is_ready(session_id) for session_id in session_ids)
+            return True
+
+    def _is_ready(self, session_id: int) -> bool:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return True  # closed, or lost its draft: nothing to wait for
+        return (session.position, session.last_token_id) in session.proposals
+
+    def _judge(self, session: _Session, proposal: Proposal) -> Offer:
+        if not self._is_valid(proposal):
+            return Offer.INVALID
+        if proposal.position < session.position:
+            return Offer.LATE
+        if proposal.position > session.position + self._max_depth + 1:
+            return Offer.STALE  # beyond every outcome of the step that may be running
+        is_current = proposal.position == session.position
+        if is_current and proposal.last_token_id != session.last_token_id:
+            return Offer.STALE
+        return Offer.KEPT
+
+    def _keep(self, session: _Session, proposal: Proposal) -> None:
+        session.proposals[(proposal.position, proposal.last_token_id)] = proposal
+        if len(session.proposals) > _MAX_PER_SESSION:
+            del session.proposals[next(iter(session.proposals))]
+
+    def _is_valid(self, proposal: Proposal) -> bool:
+        if any(not 0 <= token < self._vocab_size for token in proposal.token_ids):
+            return False
+        if proposal.distributions is None:
+            return True
+        return _are_distributions(
+            proposal.distributions, np.asarray(proposal.token_ids, np.int64), self._vocab_size
+        )
+
+
+def _are_distributions(
+    q: TruncatedDistributions, tokens: np.ndarray, vocab_size: int  # [depth]
+) -> bool:
+    """Whether each row is a distribution over distinct tokens that can have yielded its token."""
+    if len(q) != len(tokens) or q.token_ids.shape != q.probabilities.shape:
+        return False
+    if len(tokens) == 0:
+        return True
+    used = q.probabilities > 0  # [depth, support]; not-a-number counts as unused
+    if not np.isfinite(q.probabilities).all() or (q.probabilities < 0).any():
+        return False
+    if (np.abs(q.probabilities.sum(axis=1) - 1) > _SUM_TOLERANCE).any():
+        return False
+    if ((q.token_ids < 0) | (q.token_ids >= vocab_size)).any():
+        return False
+    drew = ((q.token_ids == tokens[:, None]) & used).sum(axis=1)
+    return bool((drew == 1).all() and _are_distinct(q.token_ids, used))
+
+
+def _are_distinct(token_ids: np.ndarray, used: np.ndarray) -> bool:  # [depth, support] both
+    columns = np.arange(token_ids.shape[1])
+    marked = np.sort(np.where(used, token_ids, -1 - columns), axis=1)
+    return bool((np.diff(marked, axis=1) != 0).all())

@@ -1,0 +1,49 @@
+"""What a vLLM request means for speculation."""
+
+from vllm.sampling_params import SamplingParams, SamplingType
+from vllm.v1.request import Request
+
+from specray.config import MAX_DEPTH
+from specray.target.session import Session
+from specray.types import SamplingSettings
+
+ROUTER_ARG = "specray_router"
+"""Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""
+DEPTH_ARG = "num_speculative_tokens"
+"""Key of `vllm_xargs` in which a request caps its own depth."""
+
+
+def session(request: Request, session_id: int, max_model_len: int) -> Session | None:
+    """A session for the request, or None if it must decode plainly."""
+    params = request.sampling_params
+    if params is None or request.prompt_token_ids is None or request.mm_features:
+        return None  # pooling, embeddings or images as the prompt: nothing a draft can read
+    args = params.extra_args or {}
+    max_depth = args.get(DEPTH_ARG, MAX_DEPTH)
+    router = args.get(ROUTER_ARG)
+    if not isinstance(router, str) or not isinstance(max_depth, int) or max_depth < 1:
+        return None
+    if _needs_depth_0(params):
+        return None
+    return Session(
+        session_id,
+        router,
+        request.all_token_ids,
+        request.num_prompt_tokens,
+        min(request.num_prompt_tokens + request.max_tokens, max_model_len),
+        max_depth,
+        _sampling_settings(params),
+        uses_distributions=not request.use_structured_output,
+    )
+
+
+def _needs_depth_0(params: SamplingParams) -> bool:
+    """vLLM's rejection sampler applies these to no draft position; see `workarounds`."""
+    return bool(params.logit_bias) or params.min_p > 0
+
+
+def _sampling_settings(params: SamplingParams) -> SamplingSettings:
+    top_k = max(0, params.top_k)  # vLLM writes -1 or 0 for "all"
+    is_greedy = params.sampling_type == SamplingType.GREEDY
+    temperature = 0.0 if is_greedy else params.temperature
+    return SamplingSettings(temperature, top_k, params.top_p)

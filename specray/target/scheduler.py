@@ -1,0 +1,195 @@
+"""vLLM's scheduler with proposals from outside.
+
+vLLM's own scheduler does all the scheduling. Around each call of it, proposals are put into the
+running requests before, and commits are sent to the drafts after. Made for vLLM 0.29's V1 model
+runner with synchronous scheduling.
+"""
+
+import itertools
+import time
+from typing import Any, NamedTuple
+
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from specray.config import TargetPluginConfig
+from specray.errors import StartupError
+from specray.target import rendezvous, requests
+from specray.target.buffer import ProposalBuffer
+from specray.target.service import RouterStreams
+from specray.target.session import Session
+from specray.target.speculation import Speculation
+from specray.target.worker import DISTRIBUTIONS
+from specray.types import Proposal
+from specray.wire.server import serve_target
+
+CONFIG_KEY = "specray"
+"""Our entry in vLLM's `additional_config`."""
+
+
+class _Step(NamedTuple):
+    """What has to be remembered from `schedule` to `update_from_output`."""
+
+    started: float
+    proposals: dict[str, Proposal]  # by vLLM's request id
+    is_decode_only: bool
+
+
+class SpeculativeScheduler(Scheduler):
+    """Runs in vLLM's engine core; also owns the stream server that routers connect to."""
+
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        if self.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner:
+            raise StartupError(
+                "specray needs synchronous scheduling and vLLM's V1 model runner: set "
+                "async_scheduling to false and unset VLLM_USE_V2_MODEL_RUNNER"
+            )
+        config = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
+        self._trusts_distributions = config.trust_draft_distributions
+        vocab_size = vllm_config.model_config.get_vocab_size()
+        buffer = ProposalBuffer(vocab_size, config.max_depth)
+        self._streams = RouterStreams(buffer, config.policy)
+        self._speculation = Speculation(buffer, self._streams)
+        self._streams.report_stats_of(self._speculation)
+        self._session_ids: dict[str, int] = {}
+        self._next_session_id = itertools.count(1)
+        self._step = _Step(0.0, {}, is_decode_only=False)
+        self._server = serve_target(self._streams, self._streams, rendezvous.read_host())
+        rendezvous.publish_address(self._server.address)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request, and announce it to its router if it may speculate."""
+        super().add_request(request)
+        if request.request_id in self._session_ids:
+            return  # more input for a request that streams its prompt
+        session_id = next(self._next_session_id)
+        session = requests.session(request, session_id, self.max_model_len)
+        if session is not None:
+            session.uses_distributions &= self._trusts_distributions
+            self._session_ids[request.request_id] = session_id
+            self._speculation.open(session)
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Plan a step that verifies what has been proposed."""
+        proposals = self._inject()
+        # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
+        # rejection kernel sometimes accepts; with 0 speculative tokens it does not.
+        num_spec_tokens, self.num_spec_tokens = self.num_spec_tokens, 0
+        output = super().schedule(throttle_prefills)
+        self.num_spec_tokens = num_spec_tokens
+        scheduled = output.scheduled_spec_decode_tokens
+        verified = {r: p for r, p in proposals.items() if r in scheduled}
+        distributions = {
+            req_id: proposal.distributions.prefix(len(scheduled[req_id]))
+            for req_id, proposal in verified.items()
+            if proposal.distributions is not None
+        }
+        setattr(output, DISTRIBUTIONS, distributions)
+        self._step = _Step(time.monotonic(), verified, _is_decode_only(output))
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Book a finished step and send its commits."""
+        step_s = time.monotonic() - self._step.started
+        ran = [self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests]
+        lengths = {request.request_id: request.num_tokens for request in ran}
+        session_ids = {r: i for r in lengths if (i := self._session_ids.get(r)) is not None}
+        self._observe_verifications(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        grown = [r for r in ran if r.num_tokens > lengths[r.request_id]]
+        self._speculation.observe_step(
+            scheduler_output.total_num_scheduled_tokens,
+            len(grown),
+            sum(request.num_tokens - lengths[request.request_id] for request in grown),
+            step_s if self._step.is_decode_only else None,
+        )
+        committed = {
+            session_ids[r.request_id]: lengths[r.request_id]
+            for r in grown
+            if r.request_id in session_ids
+        }
+        self._speculation.commit(committed, len(grown) - len(committed))
+        return outputs
+
+    def finish_requests(
+        self, request_ids: Any, finished_status: RequestStatus
+    ) -> list[Request]:
+        """Abort requests, and tell their drafts."""
+        finished = super().finish_requests(request_ids, finished_status)
+        self._speculation.flush()
+        return finished
+
+    def shutdown(self) -> None:
+        """Close the streams, then what vLLM holds."""
+        self._server.stop(0.0)
+        super().shutdown()
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        session_id = self._session_ids.pop(request.request_id, None)
+        if session_id is not None:
+            self._speculation.close(session_id)
+        return super()._free_request(request, delay_free_blocks)
+
+    def _inject(self) -> dict[str, Proposal]:
+        """Put proposals into the requests that are about to decode, and take out all others."""
+        decoding = {}
+        for request in self.running:
+            request.spec_token_ids = []
+            session_id = self._session_ids.get(request.request_id)
+            if session_id is not None and _is_decoding(request):
+                decoding[session_id] = request
+        num_others = len(self.running) - len(decoding)
+        may_wait = not self._has_prefill()  # a new request's first token is not held back
+        proposals = self._speculation.propose(list(decoding), num_others, may_wait=may_wait)
+        for session_id, proposal in proposals.items():
+            decoding[session_id].spec_token_ids = self._allowed(
+                decoding[session_id], list(proposal.token_ids)
+            )
+        return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
+
+    def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The tokens up to the first that the request's grammar forbids; vLLM insists on that.
+
+        This cuts by the value of a token. It keeps the distribution only because structured
+        requests verify point masses: a forbidden token would have been rejected anyway.
+        """
+        if not self.structured_output_manager.should_advance(request):
+            return token_ids
+        structured = request.structured_output_request
+        if structured is None or structured.grammar is None:
+            return token_ids
+        return list(structured.grammar.validate_tokens(token_ids))
+
+    def _has_prefill(self) -> bool:
+        return bool(self.waiting) or any(request.is_prefill_chunk for request in self.running)
+
+    def _observe_verifications(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> None:
+        for req_id, proposal in self._step.proposals.items():
+            session_id = self._session_ids.get(req_id)
+            depth = len(scheduler_output.scheduled_spec_decode_tokens[req_id])
+            sampled = model_runner_output.sampled_token_ids
+            index = model_runner_output.req_id_to_index[req_id]
+            if session_id is not None and sampled and sampled[index]:
+                self._speculation.observe_verification(
+                    session_id, proposal.source, depth, len(sampled[index]) - 1
+                )
+
+
+def _is_decoding(request: Request) -> bool:
+    """Whether the request's next step computes just its newest token."""
+    return not request.is_prefill_chunk and request.num_computed_tokens + 1 == request.num_tokens
+
+
+def _is_decode_only(output: SchedulerOutput) -> bool:
+    num_drafts = sum(len(ids) for ids in output.scheduled_spec_decode_tokens.values())
+    num_requests = len(output.num_scheduled_tokens)
+    return 0 < output.total_num_scheduled_tokens == num_requests + num_drafts

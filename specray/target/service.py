@@ -1,0 +1,133 @@
+"""The target's end of the streams: proposals in, session news out."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from specray.control.latency import LatencyEstimate
+from specray.target.buffer import Offer, ProposalBuffer
+from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.wire.server import Peer
+from specray.wire.stats import TargetStats
+
+_T = TypeVar("_T")
+_LONGEST_ROUND_TRIP_S = 10.0  # what a peer claims beyond that is not a measurement
+
+
+class StatsSource(Protocol):
+    """Whoever counts what the scheduler did."""
+
+    def stats(self) -> TargetStats:
+        """A snapshot; called on the stream server's thread."""
+
+
+class RouterStreams:
+    """All routers' streams; called by the stream server's thread and by the scheduler's.
+
+    Proposals go straight into the buffer. What the scheduler must react to (sessions that lost
+    their draft, routers that came or went) is queued for it, so that only its own thread touches
+    its sessions.
+    """
+
+    def __init__(
+        self,
+        buffer: ProposalBuffer,
+        policy: SpeculationPolicy,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.latency = LatencyEstimate()
+        self.policy = policy
+        self._buffer = buffer
+        self._clock_ns = clock_ns
+        self._peers: dict[str, Peer[SessionFrame]] = {}
+        self._lost: deque[int] = deque()
+        self._departed: deque[str] = deque()
+        self._arrivals = TargetStats()
+        self._lock = threading.Lock()
+        self._stats_source: StatsSource | None = None
+
+    def report_stats_of(self, source: StatsSource) -> None:
+        """Choose who counts the scheduler's side; before the server starts."""
+        self._stats_source = source
+
+    # The stream server's thread.
+
+    def connected(self, peer: Peer[SessionFrame]) -> None:
+        """A router opened its stream; a second one of the same name replaces the first."""
+        with self._lock:
+            self._peers[peer.name] = peer
+
+    def disconnected(self, peer: Peer[SessionFrame]) -> None:
+        """A router's stream ended; its requests go on without proposals."""
+        with self._lock:
+            if self._peers.get(peer.name) is not peer:
+                return
+            del self._peers[peer.name]
+        self._departed.append(peer.name)
+
+    def received(self, peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
+        """Proposals and losses came in."""
+        del peer
+        now_ns = self._clock_ns()
+        for proposal in frame.proposals:
+            self._time(proposal, now_ns)
+            self._count(self._buffer.offer(proposal))
+        self._lost.extend(frame.lost)
+
+    def configure(self, policy: SpeculationPolicy) -> None:
+        """Replace the live policy."""
+        self.policy = policy
+
+    def stats(self) -> TargetStats:
+        """Counters of both sides."""
+        stats = self._stats_source.stats() if self._stats_source else TargetStats()
+        stats.num_proposals_late = self._arrivals.num_proposals_late
+        stats.num_proposals_stale = self._arrivals.num_proposals_stale
+        stats.num_proposals_invalid = self._arrivals.num_proposals_invalid
+        stats.draft_time = self._arrivals.draft_time.copy()
+        stats.relay_time = self._arrivals.relay_time.copy()
+        stats.num_routers = len(self._peers)
+        return stats
+
+    # The scheduler's thread.
+
+    def is_connected(self, router: str) -> bool:
+        """Whether a frame to this router would leave."""
+        return router in self._peers
+
+    def send(self, router: str, frame: SessionFrame) -> None:
+        """Send if the router is connected; never blocks."""
+        peer = self._peers.get(router)
+        if peer is not None:
+            peer.send(frame)
+
+    def take_lost(self) -> list[int]:
+        """Sessions whose draft is gone, since the last call."""
+        return _drain(self._lost)
+
+    def take_departed(self) -> list[str]:
+        """Routers whose stream ended, since the last call."""
+        return _drain(self._departed)
+
+    def _time(self, proposal: Proposal, now_ns: int) -> None:
+        round_trip_s = (now_ns - proposal.commit_sent_at_ns) / 1e9
+        if not 0 <= round_trip_s < _LONGEST_ROUND_TRIP_S:
+            return
+        draft_s = min(proposal.draft_time_us / 1e6, round_trip_s)
+        self.latency.observe(round_trip_s)
+        self._arrivals.draft_time.observe(draft_s)
+        self._arrivals.relay_time.observe(round_trip_s - draft_s)
+
+    def _count(self, offer: Offer) -> None:
+        if offer is Offer.LATE:
+            self._arrivals.num_proposals_late += 1
+        elif offer is Offer.STALE:
+            self._arrivals.num_proposals_stale += 1
+        elif offer is Offer.INVALID:
+            self._arrivals.num_proposals_invalid += 1
+
+
+def _drain(queue: deque[_T]) -> list[_T]:
+    return [queue.popleft() for _ in range(len(queue))]

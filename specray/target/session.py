@@ -1,0 +1,44 @@
+"""What the target keeps about one request that may speculate."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specray.control.acceptance import AcceptanceRate, request_acceptance
+from specray.types import SamplingSettings, Source
+
+
+class TokenSequence(Protocol):
+    """The tokens of a request, as vLLM's `Request.all_token_ids` shows them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice, /) -> list[int]: ...
+
+
+@dataclass(slots=True)
+class Session:
+    """One request, the router it came through, and what is known about its proposals."""
+
+    session_id: int
+    router: str
+    token_ids: TokenSequence  # grows as the engine commits
+    num_prompt_tokens: int
+    max_length: int  # prompt and answer, in tokens
+    max_depth: int  # the request's own cap
+    sampling: SamplingSettings
+    uses_distributions: bool
+    acceptance: AcceptanceRate = field(default_factory=request_acceptance)
+    source: Source = "prompt_lookup"  # of its latest proposal: the prior of its acceptance
+    is_announced: bool = False  # its router's draft has, or will have, its tokens
+    is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
+    wanted_depth: int = 0
+    committed_at: float = 0.0  # when its latest commit left
+    num_missed: int = 0  # proposals in a row that did not make their step
+
+    def room(self) -> int:
+        """Draft tokens that could still become part of the answer: the last is never one."""
+        return max(0, self.max_length - len(self.token_ids) - 1)
+
+    def cap(self, policy_depth: int) -> int:
+        """Most draft tokens worth verifying now."""
+        return min(self.max_depth, policy_depth, self.room())

@@ -1,0 +1,128 @@
+"""Upstream faults that specray lives with, each with the version it is for.
+
+`tests/target/test_workarounds.py` runs the unmended code too and fails as soon as upstream no
+longer needs one of these.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import msgspec
+import torch
+import vllm.v1.sample.rejection_sampler as rejection_sampler
+import vllm.v1.worker.gpu_model_runner as gpu_model_runner
+from vllm.config import SpeculativeConfig, VllmConfig
+from vllm.platforms import current_platform
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+
+VLLM_VERSION = "0.29.0"
+"""The version that all of these were made for and tested with."""
+
+
+def apply_to_worker() -> None:
+    """In every worker, before its model runner is built."""
+    if current_platform.is_cpu():
+        rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
+    gpu_model_runner.build_logitsprocs = build_logitsprocs
+
+
+def apply_to_frontend() -> None:
+    """In the process of the OpenAI server, before its engine is built."""
+    SamplingParams._validate_spec_decode = _accept_logit_bias  # type: ignore[method-assign]
+    if OutputProcessor.process_outputs is not _process_one_token_at_a_time:
+        OutputProcessor.process_outputs = _process_one_token_at_a_time  # type: ignore[method-assign]
+
+
+def expand_batch_to_tokens(
+    x: torch.Tensor,  # [batch]
+    cu_num_tokens: torch.Tensor,  # [batch], cumulative
+    num_tokens: int,
+    replace_from: int = 0,
+    replace_to: int = 0,
+) -> torch.Tensor:  # [num_tokens]
+    """Repeat each request's value for its draft tokens.
+
+    vLLM 0.29.0 on the CPU: the C++ kernel writes into a copy that is dropped
+    (`utils/cpu_triton_utils.py`, `_expand_kernel_impl`), so temperature, top-k and top-p of draft
+    positions are uninitialised memory and sampled output is garbage.
+    """
+    replaced = torch.where(x == replace_from, replace_to, x)
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    return replaced.repeat_interleave(counts.long(), output_size=num_tokens)
+
+
+def build_logitsprocs(
+    vllm_config: VllmConfig,
+    device: torch.device,
+    is_pin_memory: bool,
+    is_pooling_model: bool,
+    custom_logitsprocs: Any = (),
+) -> LogitsProcessors:
+    """Build vLLM's own logits processors also when speculation is configured.
+
+    vLLM 0.29.0 leaves out logit_bias and min_p for the whole engine as soon as it may speculate,
+    since its rejection sampler does not apply them to draft positions. It does apply them to the
+    position after the last draft token, so they are right for requests kept at depth 0, which is
+    what our scheduler does with them. Custom processors stay refused, as by vLLM.
+    """
+    if is_pooling_model or custom_logitsprocs:
+        return _upstream_build_logitsprocs(
+            vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs
+        )
+    return LogitsProcessors(
+        processor(vllm_config, device, is_pin_memory) for processor in BUILTIN_LOGITS_PROCESSORS
+    )
+
+
+def _accept_logit_bias(
+    self: SamplingParams, speculative_config: SpeculativeConfig | None
+) -> None:
+    """vLLM 0.29.0 refuses logit_bias and min_p of any request; see `build_logitsprocs`."""
+
+
+def _process_one_token_at_a_time(
+    self: OutputProcessor, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
+) -> Any:
+    """Let stop strings end a request at the token that completes them.
+
+    vLLM 0.29.0 looks for stop strings once per step, so tokens that were accepted together with
+    the stop string stay in `token_ids`, logprobs and usage counts. Requests with stop strings get
+    their tokens one by one, as without speculation; what follows the stop is then ignored.
+    """
+    outputs = chain.from_iterable(
+        _split(output) if _has_stop_strings(self, output) else (output,)
+        for output in engine_core_outputs
+    )
+    return _upstream_process_outputs(self, list(outputs), *args, **kwargs)
+
+
+def _has_stop_strings(processor: OutputProcessor, output: EngineCoreOutput) -> bool:
+    if len(output.new_token_ids) < 2:
+        return False
+    state = processor.request_states.get(output.request_id)
+    return state is not None and bool(getattr(state.detokenizer, "stop", None))
+
+
+def _split(output: EngineCoreOutput) -> Iterator[EngineCoreOutput]:
+    last = len(output.new_token_ids) - 1
+    for i, token_id in enumerate(output.new_token_ids):
+        piece = {
+            "new_token_ids": [token_id],
+            "new_logprobs": output.new_logprobs and output.new_logprobs.slice_request(i, 1),
+            "new_sampling_mask": (
+                output.new_sampling_mask and output.new_sampling_mask.slice_request(i, 1)
+            ),
+        }
+        if i > 0:
+            piece |= {"new_prompt_logprobs_tensors": None, "events": None, "prefill_stats": None}
+        if i < last:
+            piece |= {"finish_reason": None, "stop_reason": None, "spec_decode_metrics": None}
+        yield msgspec.structs.replace(output, **piece)
+
+
+_upstream_build_logitsprocs = gpu_model_runner.build_logitsprocs
+_upstream_process_outputs = OutputProcessor.process_outputs

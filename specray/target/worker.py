@@ -1,0 +1,90 @@
+"""The worker that vLLM runs on every rank: hands draft distributions to the rejection sampler."""
+
+from typing import Any
+
+import torch
+from vllm.platforms import current_platform
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from specray.errors import StartupError
+from specray.target import workarounds
+from specray.types import TruncatedDistributions
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as _Worker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as _Worker
+
+DISTRIBUTIONS = "specray_distributions"
+"""Attribute of `SchedulerOutput` that carries request id -> distributions to every rank."""
+
+
+class SpecrayWorker(_Worker):  # type: ignore[misc, valid-type]
+    """vLLM's worker for this platform, with proposals' distributions for its model runner."""
+
+    def init_device(self) -> None:
+        """Mend upstream's faults, then build the model runner and teach it distributions."""
+        workarounds.apply_to_worker()
+        super().init_device()
+        runner = self.model_runner
+        if self.use_v2_model_runner:
+            raise StartupError(
+                "specray needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"
+            )
+        runner.__class__ = _with_distributions(type(runner))
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
+        """Run a step, with its proposals' distributions within the model runner's reach."""
+        self.model_runner.specray_distributions = getattr(scheduler_output, DISTRIBUTIONS, {})
+        return super().execute_model(scheduler_output)
+
+
+def _with_distributions(runner_cls: type) -> type:
+    class SpecrayModelRunner(runner_cls):  # type: ignore[misc, valid-type]
+        specray_distributions: dict[str, TruncatedDistributions]
+
+        def _get_spec_decode_draft_probs(
+            self, spec_decode_metadata: SpecDecodeMetadata
+        ) -> torch.Tensor | None:  # [num_draft_tokens, vocab]
+            if not self.specray_distributions:
+                return None  # vLLM then takes every draft token for a point mass
+            return dense_draft_probs(
+                self.input_batch.req_ids,
+                spec_decode_metadata,
+                self.specray_distributions,
+                self.model_config.get_vocab_size(),
+            )
+
+    return SpecrayModelRunner
+
+
+def dense_draft_probs(
+    req_ids: list[str],
+    metadata: SpecDecodeMetadata,
+    distributions: dict[str, TruncatedDistributions],
+    vocab_size: int,
+) -> torch.Tensor:
+    """The step's draft distributions as vLLM's rejection sampler wants them.
+
+    A request without distributions gets point masses at its draft tokens, which is the sampler's
+    own rule for drafts without probabilities.
+
+    Returns:
+        float32 [num_draft_tokens, vocab], rows in the order of the batch's draft tokens.
+    """
+    draft_token_ids = metadata.draft_token_ids  # [num_draft_tokens]
+    device = draft_token_ids.device
+    probs = torch.zeros(len(draft_token_ids), vocab_size, dtype=torch.float32, device=device)
+    probs.scatter_(1, draft_token_ids.long().unsqueeze(1), 1.0)
+    start = 0
+    for req_id, depth in zip(req_ids, metadata.num_draft_tokens, strict=False):
+        q = distributions.get(req_id)
+        if q is not None and depth > 0:
+            rows = probs[start : start + depth]
+            rows.zero_()
+            ids = torch.from_numpy(q.token_ids[:depth]).to(device, torch.int64)
+            values = torch.from_numpy(q.probabilities[:depth]).to(device)
+            rows.scatter_add_(1, ids, values)
+        start += depth
+    return probs
