@@ -1,0 +1,118 @@
+"""Speculative sampling keeps the target's distribution, and the test would see it if not."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chisquare
+
+from specray.sampling.reference import verify
+from specray.types import TruncatedDistributions
+
+ALPHA = 1e-4  # chance that an exact method fails a test, were its seed not fixed
+VOCAB_SIZE = 5
+NUM_DRAWS = 8000
+Table = NDArray[np.float64]
+
+
+class Chain:
+    """A language of texts up to three tokens long: one distribution per prefix."""
+
+    def __init__(self, seed: int, concentration: float = 1.0) -> None:
+        rng = np.random.default_rng(seed)
+        self._rows = {
+            prefix: rng.dirichlet(np.full(VOCAB_SIZE, concentration))
+            for length in range(3)
+            for prefix in product(range(VOCAB_SIZE), repeat=length)
+        }
+
+    def __call__(self, prefix: tuple[int, ...]) -> Table:
+        return self._rows[prefix]
+
+
+class Draft:
+    """Draws up to `depth` tokens from the `support` likeliest of a chain, and ships that."""
+
+    def __init__(self, chain: Chain, support: int, depth: int) -> None:
+        self._chain, self._support, self._depth = chain, support, depth
+
+    def __call__(self, rng: np.random.Generator) -> tuple[tuple[int, ...], TruncatedDistributions]:
+        text: tuple[int, ...] = ()
+        ids = np.zeros((self._depth, self._support), np.int32)
+        probabilities = np.zeros((self._depth, self._support), np.float32)
+        for position in range(self._depth):
+            q = self._chain(text)
+            ids[position] = np.argsort(-q)[: self._support]
+            probabilities[position] = q[ids[position]] / q[ids[position]].sum()
+            exact = probabilities[position].astype(float)
+            text += (int(rng.choice(ids[position], p=exact / exact.sum())),)
+        return text, TruncatedDistributions(ids, probabilities)
+
+
+def p_value(target: Chain, proposals, rng: np.random.Generator, length: int) -> float:
+    """Chi-square of the texts of `length` tokens that speculation writes against the target's."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(NUM_DRAWS):
+        text: tuple[int, ...] = ()
+        while len(text) < length:
+            drafted, distributions = proposals(rng) if not text else ((), None)
+            rows = np.array([target(text + drafted[:i]) for i in range(len(drafted) + 1)])
+            text += verify(rows, drafted, distributions, rng).token_ids
+        counts[text[:length]] += 1
+    texts = list(product(range(VOCAB_SIZE), repeat=length))
+    expected = [NUM_DRAWS * np.prod([target(t[:i])[t[i]] for i in range(length)]) for t in texts]
+    return chisquare([counts[text] for text in texts], expected).pvalue
+
+
+@pytest.mark.parametrize("support", [VOCAB_SIZE, 2, 1], ids=["whole", "truncated", "one token"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_honest_drafts_keep_the_targets_distribution(support: int, depth: int) -> None:
+    draft = Draft(Chain(seed=2), support, depth)
+    assert p_value(Chain(seed=1, concentration=3.0), draft, np.random.default_rng(7), 2) > ALPHA
+
+
+@pytest.mark.parametrize("token_ids", [(0,), (3, 1)])
+def test_point_masses_keep_the_targets_distribution(token_ids: tuple[int, ...]) -> None:
+    target = Chain(seed=1, concentration=3.0)
+    assert p_value(target, lambda _: (token_ids, None), np.random.default_rng(8), 2) > ALPHA
+
+
+def test_a_sampled_draft_without_distributions_keeps_the_targets_distribution() -> None:
+    draft = Draft(Chain(seed=2), VOCAB_SIZE, depth=2)
+    target = Chain(seed=1, concentration=3.0)
+    pv = p_value(target, lambda rng: (draft(rng)[0], None), np.random.default_rng(9), 2)
+    assert pv > ALPHA
+
+
+def test_a_lying_draft_is_detected() -> None:
+    """The power of the tests above: ships one distribution, draws from another."""
+    honest, other = Draft(Chain(seed=2), 4, depth=1), Draft(Chain(seed=3), 4, depth=1)
+    target = Chain(seed=1, concentration=3.0)
+
+    def lie(rng: np.random.Generator) -> tuple[tuple[int, ...], TruncatedDistributions]:
+        return other(rng)[0], honest(rng)[1]
+
+    assert p_value(target, lie, np.random.default_rng(10), 2) < 1e-12
+
+
+def test_a_draft_equal_to_the_target_is_accepted_whole() -> None:
+    target = Chain(seed=1)
+    draft = Draft(target, VOCAB_SIZE, depth=2)
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        token_ids, distributions = draft(rng)
+        rows = np.array([target(token_ids[:i]) for i in range(3)])
+        # float32 against float64: the same up to rounding, so accepted but for one in a million
+        assert verify(rows, token_ids, distributions, rng).num_accepted == 2
+
+
+def test_without_a_proposal_the_target_decodes_plainly() -> None:
+    verdict = verify(np.array([[0.0, 1.0, 0.0]]), (), None, np.random.default_rng(0))
+    assert verdict == ((1,), 0)
+
+
+def test_an_impossible_token_is_replaced() -> None:
+    rows = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert verify(rows, (0,), None, np.random.default_rng(0)) == ((1,), 0)
