@@ -1,0 +1,55 @@
+"""The `specray` command: each subcommand is a module with `add_arguments` and `run`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from specray.cli.output import complain
+from specray.errors import SpecrayError
+
+USER_ERROR = 2  # exit code, as argparse's own
+INTERRUPTED = 130
+
+_COMMANDS = {
+    "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
+    "bench": ("specray.cli.bench", "measure speculation on against off"),
+    "models": ("specray.cli.models", "list or prepare the bundled models"),
+    "version": ("specray.cli.version", "print the versions of specray and its engines"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; an error of the user's is one message, not a traceback.
+
+    Args:
+        argv: the words after `specray`; by default those of this process.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        # Inside: a subcommand's module is imported when its parser is made.
+        args = _make_parser(words[0] if words else None).parse_args(words)
+        return int(args.run(args))
+    except SpecrayError as error:
+        complain(str(error))
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _make_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """A parser that knows the arguments of the chosen subcommand only: Ray loads slowly."""
+    parser = argparse.ArgumentParser(
+        prog="specray", description="Disaggregated speculative decoding on Ray Serve and vLLM."
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, (module_name, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+        if name == chosen:
+            module = import_module(module_name)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
