@@ -1,0 +1,51 @@
+"""What one turn of the engine has to say, gathered into one frame per router."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from specray.draft.directory import Address
+from specray.draft.inbox import Router
+from specray.types import Proposal, ProposalFrame
+
+
+class Replies:
+    """Frames in the making.
+
+    A session is reported lost once, until it is opened again: commits that were on their way
+    when it was lost don't report it anew, or each would cost the router another reopening.
+    """
+
+    def __init__(self) -> None:
+        self._proposals: dict[Router, list[Proposal]] = defaultdict(list)
+        self._lost: dict[Router, list[int]] = defaultdict(list)
+        self._reported: set[Address] = set()
+
+    def add_proposal(self, address: Address, proposal: Proposal, draft_time_us: int) -> None:
+        """Adds a proposal, under the router's session id."""
+        self._proposals[address.router].append(
+            replace(proposal, session_id=address.session_id, draft_time_us=draft_time_us)
+        )
+
+    def add_lost(self, address: Address) -> None:
+        """Reports a session that is not held."""
+        if address not in self._reported:
+            self._reported.add(address)
+            self._lost[address.router].append(address.session_id)
+
+    def forgive(self, address: Address) -> None:
+        """A session that is opened or closed may be reported again."""
+        self._reported.discard(address)
+
+    def forget(self, router: Router) -> None:
+        """Drops everything about a router that has gone."""
+        self._proposals.pop(router, None)
+        self._lost.pop(router, None)
+        self._reported = {a for a in self._reported if a.router is not router}
+
+    def send(self) -> None:
+        """Sends each router its frame, if there is anything for it."""
+        for router in self._proposals.keys() | self._lost.keys():
+            proposals, lost = self._proposals.get(router, ()), self._lost.get(router, ())
+            router.send(ProposalFrame(tuple(proposals), tuple(lost)))
+        self._proposals.clear()
+        self._lost.clear()

@@ -1,0 +1,293 @@
+"""The service around a scripted proposer; the fakes block until the test lets them go."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from queue import Queue
+
+import pytest
+
+from specray.config import PromptLookupConfig
+from specray.draft.prompt_lookup import PromptLookup
+from specray.draft.service import DraftService
+from specray.errors import SessionRejectedError, StartupError
+from specray.types import (
+    Commit,
+    OpenSession,
+    Proposal,
+    ProposalFrame,
+    SamplingSettings,
+    SessionFrame,
+)
+
+TIMEOUT_S = 5.0
+
+
+class Router:
+    name = "router"
+
+    def __init__(self) -> None:
+        self.frames: Queue[ProposalFrame] = Queue()
+
+    def send(self, frame: ProposalFrame) -> None:
+        self.frames.put(frame)
+
+    def next_frame(self) -> ProposalFrame:
+        return self.frames.get(timeout=TIMEOUT_S)
+
+
+class ScriptedProposer:
+    """Proposes the session's length; `gate` holds `propose` and `open` back."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, list[int]] = {}
+        self.depths: dict[int, Commit] = {}
+        self.calls: Queue[tuple[str, tuple[int, ...]]] = Queue()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.evicted: list[int] = []
+        self.rejected_tokens: set[int] = set()
+        self.error: Exception | None = None
+
+    def open(self, session: OpenSession) -> None:
+        self._called("open", session.session_id)
+        if session.token_ids[0] in self.rejected_tokens:
+            raise SessionRejectedError("too long")
+        self.sessions[session.session_id] = list(session.token_ids)
+
+    def commit(self, commit: Commit) -> None:
+        text = self.sessions.get(commit.session_id, [])
+        if len(text) != commit.position:
+            self.sessions.pop(commit.session_id, None)
+            raise SessionRejectedError("missed")
+        text += commit.token_ids
+        self.depths[commit.session_id] = commit
+
+    def close(self, session_id: int) -> None:
+        self.sessions.pop(session_id, None)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        self._called("propose", *session_ids)
+        if self.error is not None:
+            raise self.error
+        return [self._proposal(self.depths[i], self.sessions[i]) for i in session_ids]
+
+    def take_evicted(self) -> list[int]:
+        evicted, self.evicted = self.evicted, []
+        return evicted
+
+    def _called(self, name: str, *session_ids: int) -> None:
+        self.calls.put((name, session_ids))
+        assert self.gate.wait(TIMEOUT_S)
+
+    @staticmethod
+    def _proposal(commit: Commit, text: list[int]) -> Proposal:
+        return Proposal(
+            commit.session_id,
+            len(text),
+            text[-1],
+            (len(text),) * commit.depth,
+            "model",
+            commit_sent_at_ns=commit.sent_at_ns,
+        )
+
+    def next_call(self) -> tuple[str, int]:
+        name, session_ids = self.calls.get(timeout=TIMEOUT_S)
+        return name, len(session_ids)
+
+
+@pytest.fixture
+def proposer() -> ScriptedProposer:
+    return ScriptedProposer()
+
+
+@pytest.fixture
+def service(proposer: ScriptedProposer) -> Iterator[DraftService]:
+    service = DraftService(proposer, max_frames=8)
+    service.start()
+    yield service
+    proposer.gate.set()
+    service.close()
+
+
+def opened(session_id: int, first_token: int = 1) -> OpenSession:
+    return OpenSession(session_id, (first_token, 2, 3), 3, SamplingSettings(), depth=4)
+
+
+def commit(session_id: int, position: int = 3, depth: int = 2, sent_at_ns: int = 9) -> Commit:
+    return Commit(session_id, position, (7,), depth, sent_at_ns)
+
+
+def frame_of(*items: OpenSession | Commit, closes: tuple[int, ...] = ()) -> SessionFrame:
+    opens = tuple(item for item in items if isinstance(item, OpenSession))
+    return SessionFrame(opens, tuple(i for i in items if isinstance(i, Commit)), closes)
+
+
+def block(service: DraftService, proposer: ScriptedProposer, router: Router) -> None:
+    """Leaves the engine inside a `propose`, so that what comes next comes together."""
+    service.received(router, frame_of(opened(1000)))
+    assert proposer.next_call() == ("open", 1)
+    proposer.gate.clear()
+    service.received(router, frame_of(commit(1000)))
+    assert proposer.next_call() == ("propose", 1)
+
+
+def test_a_commit_is_answered_under_the_routers_id(service: DraftService) -> None:
+    router = Router()
+    service.connected(router)
+    service.received(router, frame_of(opened(5), commit(5)))
+    (proposal,) = router.next_frame().proposals
+    assert (proposal.session_id, proposal.position, proposal.last_token_id) == (5, 4, 7)
+    assert proposal.token_ids == (4, 4)
+    assert proposal.commit_sent_at_ns == 9
+    assert 0 <= proposal.draft_time_us < TIMEOUT_S * 1e6
+
+
+def test_routers_may_use_the_same_ids(service: DraftService) -> None:
+    first, second = Router(), Router()
+    service.received(first, frame_of(opened(1), commit(1)))
+    service.received(second, frame_of(opened(1), commit(1, depth=3)))
+    assert len(first.next_frame().proposals[0].token_ids) == 2
+    assert len(second.next_frame().proposals[0].token_ids) == 3
+
+
+def test_all_waiting_sessions_are_drafted_in_one_batch(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    first, second, blocker = Router(), Router(), Router()
+    for router in (first, second):
+        service.received(router, frame_of(opened(1)))
+        assert proposer.next_call() == ("open", 1)
+    block(service, proposer, blocker)
+    service.received(first, frame_of(commit(1)))
+    service.received(second, frame_of(commit(1)))
+    proposer.gate.set()
+    assert proposer.next_call() == ("propose", 2)
+    assert first.next_frame().proposals[0].session_id == 1
+    assert second.next_frame().proposals[0].session_id == 1
+
+
+def test_of_several_commits_only_the_last_is_answered(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router, blocker = Router(), Router()
+    service.received(router, frame_of(opened(1)))
+    assert proposer.next_call() == ("open", 1)
+    block(service, proposer, blocker)
+    service.received(router, frame_of(commit(1, 3, sent_at_ns=1)))
+    service.received(router, frame_of(commit(1, 4, sent_at_ns=2)))
+    proposer.gate.set()
+    (proposal,) = router.next_frame().proposals
+    assert (proposal.position, proposal.commit_sent_at_ns) == (5, 2)
+    assert service.stats().num_proposals == 2  # the blocker's and this one
+
+
+def test_depth_0_wants_no_answer(service: DraftService) -> None:
+    router = Router()
+    service.received(router, frame_of(opened(1), commit(1, depth=0)))
+    service.received(router, frame_of(commit(1, 4, depth=1)))
+    (proposal,) = router.next_frame().proposals
+    assert proposal.position == 5
+
+
+def test_commits_go_before_prefills_and_prefills_one_a_turn(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router, blocker = Router(), Router()
+    service.received(router, frame_of(opened(1)))
+    assert proposer.next_call() == ("open", 1)
+    block(service, proposer, blocker)
+    service.received(router, frame_of(opened(2), opened(3), commit(1), commit(2)))
+    proposer.gate.set()
+    calls = [proposer.next_call() for _ in range(4)]
+    assert calls == [("propose", 1), ("open", 1), ("propose", 1), ("open", 1)]
+
+
+def test_a_missed_commit_is_reported_once_until_reopened(service: DraftService) -> None:
+    router = Router()
+    service.received(router, frame_of(opened(1), commit(1, position=8)))
+    assert router.next_frame() == ProposalFrame(lost=(1,))
+    service.received(router, frame_of(commit(1, position=9)))
+    service.received(router, frame_of(opened(1), commit(1)))
+    assert [p.session_id for p in router.next_frame().proposals] == [1]
+    service.received(router, frame_of(closes=(1,)))
+    service.received(router, frame_of(commit(1)))
+    assert router.next_frame() == ProposalFrame(lost=(1,))
+
+
+def test_rejected_and_evicted_sessions_are_lost(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router = Router()
+    proposer.rejected_tokens.add(66)
+    service.received(router, frame_of(opened(1, first_token=66), commit(1)))
+    assert router.next_frame() == ProposalFrame(lost=(1,))
+    service.received(router, frame_of(opened(2), commit(2)))
+    assert router.next_frame().lost == ()
+    proposer.evicted = list(proposer.sessions)
+    service.received(router, frame_of(opened(3), commit(3)))
+    assert router.next_frame() == ProposalFrame(lost=(2,))
+    assert len(router.next_frame().proposals) == 1
+    stats = service.stats()
+    assert (stats.num_rejected, stats.num_evicted) == (1, 1)
+
+
+def test_a_routers_end_closes_its_sessions(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router, other = Router(), Router()
+    service.received(router, frame_of(opened(1), commit(1)))
+    router.next_frame()
+    service.disconnected(router)
+    service.received(other, frame_of(opened(1), commit(1)))
+    other.next_frame()
+    assert len(proposer.sessions) == 1
+
+
+def test_an_overflow_loses_the_routers_sessions(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router, blocker = Router(), Router()
+    service.received(router, frame_of(opened(1), commit(1)))
+    router.next_frame()
+    for _ in range(2):
+        proposer.next_call()
+    block(service, proposer, blocker)
+    for position in range(4, 13):
+        service.received(router, frame_of(commit(1, position), opened(2)))
+    proposer.gate.set()
+    assert sorted(router.next_frame().lost) == [1, 2]
+
+
+def test_an_error_makes_the_service_unhealthy(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    service.check_health()
+    proposer.error = ZeroDivisionError("bad kernel")
+    service.received(Router(), frame_of(opened(1), commit(1)))
+    assert proposer.next_call() == ("open", 1)
+    assert proposer.next_call() == ("propose", 1)
+    service.close()
+    with pytest.raises(StartupError, match="bad kernel"):
+        service.check_health()
+
+
+def test_a_service_that_has_not_started_is_unhealthy(proposer: ScriptedProposer) -> None:
+    with pytest.raises(StartupError, match="not been started"):
+        DraftService(proposer).check_health()
+
+
+def test_warming_up_leaves_no_session(proposer: ScriptedProposer) -> None:
+    DraftService(proposer).warm_up()
+    assert [proposer.next_call()[0] for _ in range(4)] == ["open", "propose"] * 2
+    assert proposer.sessions == {}
+
+
+def test_it_serves_a_real_proposer() -> None:
+    service, router = DraftService(PromptLookup(PromptLookupConfig())), Router()
+    service.warm_up()
+    service.start()
+    repeating = OpenSession(4, (1, 2, 3, 1, 2), 5, SamplingSettings(), depth=3)
+    service.received(router, frame_of(repeating, Commit(4, 5, (3, 1), 2, 0)))
+    assert router.next_frame().proposals[0].token_ids == (2, 3)
+    service.received(router, frame_of(closes=(4,)))
+    service.close()
