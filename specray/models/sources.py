@@ -22,7 +22,7 @@ def resolve(source: str) -> str:
     if source.startswith(BUNDLED_PREFIX):
         return str(prepare(find(source.removeprefix(BUNDLED_PREFIX))))
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():
         return _checked(folder.resolve())
     if source.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(source):
         raise InvalidConfigError(

@@ -1,0 +1,73 @@
+"""The bundled models, made for real: half a minute."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specray.models import check_same_tokenizer, smollm2
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("target")
+    smollm2.save_target(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("draft")
+    smollm2.save_draft(folder)
+    return folder
+
+
+def answer(model, tokenizer, question: str) -> str:  # type: ignore[no-untyped-def]
+    inputs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
+
+
+def test_the_target_says_what_its_source_says(target: Path) -> None:
+    weights = smollm2.find_weights()
+    source = {"gguf_file": weights.name}
+    saved = AutoModelForCausalLM.from_pretrained(target)
+    unpacked = AutoModelForCausalLM.from_pretrained(weights.parent, dtype=torch.float32, **source)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    source_tokenizer = AutoTokenizer.from_pretrained(weights.parent, **source)
+
+    question = "What is the capital of France?"
+    text = answer(saved, tokenizer, question)
+
+    assert text == answer(unpacked, source_tokenizer, question)
+    assert "Paris" in text
+    assert text.endswith("<|im_end|>")
+
+
+def test_the_target_ends_where_its_chat_template_ends(target: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == end
+    assert tokenizer("<|im_start|>user\nHi<|im_end|>")["input_ids"][-1] == end
+
+
+def test_the_draft_is_the_targets_own_layers(target: Path, draft: Path) -> None:
+    large = AutoModelForCausalLM.from_pretrained(target).model
+    small = AutoModelForCausalLM.from_pretrained(draft).model
+
+    assert len(small.layers) == len(smollm2.DRAFT_LAYERS)
+    for layer, index in zip(small.layers, smollm2.DRAFT_LAYERS, strict=True):
+        assert torch.equal(layer.mlp.up_proj.weight, large.layers[index].mlp.up_proj.weight)
+    assert torch.equal(small.embed_tokens.weight, large.embed_tokens.weight)
+    check_same_tokenizer(str(target), str(draft))
