@@ -1,4 +1,4 @@
-"""From the configuration to the proposer it asks for."""
+"""From settings to a proposer."""
 
 import torch
 
@@ -7,20 +7,19 @@ from specray.draft.causal_lm import load_causal_lm
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
-from specray.errors import InvalidConfigError
+from specray.models.sources import resolve
 
 
 def make_proposer(config: DraftConfig) -> Proposer:
-    """The proposer of `config.method`; a model is loaded here.
+    """The proposer that `config.method` names; a model is loaded here.
 
     Raises:
-        InvalidConfigError: the model can't be loaded, or is none that can draft.
+        InvalidConfigError: The model can't be found, loaded, or used as a draft.
     """
-    if config.method == "prompt_lookup":
+    if config.method == "prompt_lookup" or config.model is None:
         return PromptLookup(config.prompt_lookup)
-    if config.model is None:
-        raise InvalidConfigError("draft.model: name the model that drafts")
-    model = load_causal_lm(config.model.model, config.model)
-    generator = torch.Generator(device=model.device)
-    generator.seed()  # a draft's luck is nobody's to repeat; outputs depend on the target's seed
+    model = load_causal_lm(resolve(config.model.model), config.model)
+    generator = torch.Generator(model.device)
+    # Fresh entropy: replicas that drew alike would repeat each other's guesses.
+    generator.seed()
     return ModelProposer(model, config.model, generator)
