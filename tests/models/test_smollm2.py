@@ -1,6 +1,7 @@
 """The bundled models, made for real: half a minute."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def answer(model, tokenizer, question: str) -> str:  # type: ignore[no-untyped-def]
+def answer(model: Any, tokenizer: Any, question: str) -> str:
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}],
         add_generation_prompt=True,

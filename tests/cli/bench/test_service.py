@@ -1,0 +1,58 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from specray.cli.bench.service import run_service
+from specray.errors import StartupError
+
+SERVICE = """
+import pathlib, signal, sys
+def stop(*_):
+    pathlib.Path(sys.argv[1]).write_text("stopped in order")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("loading ...", flush=True)
+print("ready: http://127.0.0.1:1234", flush=True)
+signal.pause()
+"""
+
+
+def test_the_url_is_yielded_and_the_service_is_stopped(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+
+    with run_service("unused", [sys.executable, "-c", SERVICE, str(note)]) as url:
+        assert url == "http://127.0.0.1:1234"
+        assert not note.exists()
+
+    assert note.read_text() == "stopped in order"
+
+
+def test_the_service_is_stopped_when_the_measurement_fails(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+
+    def measure() -> None:
+        with run_service("unused", [sys.executable, "-c", SERVICE, str(note)]):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        measure()
+    assert note.exists()
+
+
+def test_a_service_that_ends_is_reported_with_its_log() -> None:
+    command = [sys.executable, "-c", "import sys; print('port taken'); sys.exit(3)"]
+
+    with (
+        pytest.raises(StartupError, match=r"(?s)code 3.*port taken"),
+        run_service("unused", command),
+    ):
+        pass
+
+
+def test_the_service_gets_no_signals_of_our_terminal(tmp_path: Path) -> None:
+    code = "import os; print(f'ready: {os.getsid(0)}', flush=True); import signal; signal.pause()"
+
+    with run_service("unused", [sys.executable, "-c", code]) as session:
+        assert int(session) != os.getsid(0)

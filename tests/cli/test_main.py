@@ -1,0 +1,48 @@
+import sys
+
+import pytest
+
+from specray.cli import main
+from specray.models.bundled import BUNDLED
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["--help"])
+
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in ("serve", "bench", "models", "version"))
+
+
+def test_a_users_error_is_one_message_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["models", "prepare", "nonsense"])
+
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.err.startswith("specray: model `bundled:nonsense` does not exist")
+    assert len(output.err.splitlines()) == 1
+    assert not output.out
+
+
+def test_models_lists_every_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "list"]) == 0
+
+    text = capsys.readouterr().out
+    assert all(f"bundled:{name}" in text for name in BUNDLED)
+
+
+def test_version_names_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+
+    text = capsys.readouterr().out
+    assert f"python {sys.version.split()[0]}" in text
+    assert "specray 0." in text
+
+
+def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main([])
+
+    assert exit_info.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
