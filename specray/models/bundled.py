@@ -37,7 +37,7 @@ BUNDLED = {
         ),
         BundledModel(
             "smollm2-135m-instruct-draft",
-            f"a draft for it: its layers {', '.join(map(str, smollm2.DRAFT_LAYERS))}, not trained",
+            f"a draft for trying things out: {len(smollm2.DRAFT_LAYERS)} of its layers, not trained",
             f"{smollm2.VERSION}-{'.'.join(map(str, smollm2.DRAFT_LAYERS))}",
             smollm2.save_draft,
         ),
