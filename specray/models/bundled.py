@@ -37,7 +37,7 @@ BUNDLED = {
         ),
         BundledModel(
             "smollm2-135m-instruct-draft",
-            f"a draft for trying things out: {len(smollm2.DRAFT_LAYERS)} of its layers, not trained",
+            f"{len(smollm2.DRAFT_LAYERS)} of its layers, untrained, to try a model draft with",
             f"{smollm2.VERSION}-{'.'.join(map(str, smollm2.DRAFT_LAYERS))}",
             smollm2.save_draft,
         ),
