@@ -4,13 +4,9 @@ from vllm.sampling_params import SamplingParams, SamplingType
 from vllm.v1.request import Request
 
 from specray.config import MAX_DEPTH
+from specray.target.names import DEPTH_ARG, ROUTER_ARG
 from specray.target.session import Session
 from specray.types import SamplingSettings
-
-ROUTER_ARG = "specray_router"
-"""Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""
-DEPTH_ARG = "num_speculative_tokens"
-"""Key of `vllm_xargs` in which a request caps its own depth."""
 
 
 def session(request: Request, session_id: int, max_model_len: int) -> Session | None:

@@ -21,14 +21,11 @@ from specray.errors import StartupError
 from specray.target import rendezvous, requests
 from specray.target.buffer import ProposalBuffer
 from specray.target.service import RouterStreams
-from specray.target.session import Session
+from specray.target.names import CONFIG_KEY
 from specray.target.speculation import Speculation
 from specray.target.worker import DISTRIBUTIONS
 from specray.types import Proposal
 from specray.wire.server import serve_target
-
-CONFIG_KEY = "specray"
-"""Our entry in vLLM's `additional_config`."""
 
 
 class _Step(NamedTuple):

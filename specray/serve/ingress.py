@@ -1,0 +1,113 @@
+"""The router deployment: the OpenAI API in front, the relay of the speculation streams behind."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.responses import JSONResponse
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.serve.llm.ingress import OpenAiIngress
+from ray.serve.llm.openai_api_models import CompletionRequest
+
+from specray.router.relay import Relay
+from specray.serve.membership import View, beat
+from specray.serve.metrics import RouterMetrics
+from specray.target.names import DEPTH_ARG, ROUTER_ARG
+
+logger = logging.getLogger(__name__)
+
+_WARM_UP_TOKENS = 24
+_WARM_UP_RETRY_S = 1.0
+
+
+class Router(OpenAiIngress):  # type: ignore[misc]
+    """Ray Serve LLM's ingress; names itself in each request, so that the target finds its stream.
+
+    Serve picks the target, the relay picks the draft.
+    """
+
+    async def __init__(
+        self,
+        *args: Any,
+        controller: DeploymentHandle,
+        drafts: list[DeploymentHandle],
+        stall_timeout_s: float,
+        **kwargs: Any,
+    ) -> None:
+        del drafts  # named in the constructor so that Serve deploys them; reached by streams only
+        super().__init__(*args, **kwargs)
+        self._router_id = serve.get_replica_context().replica_id.unique_id
+        self._relay = Relay(self._router_id, stall_timeout_s)
+        self._relay.start()
+        self._metrics = RouterMetrics()
+        self._is_warm = False
+        self._tasks = [
+            asyncio.create_task(beat(lambda: controller.view.remote(), self._follow)),
+            asyncio.create_task(self._warm_up()),
+        ]
+
+    async def health(self) -> JSONResponse:
+        """200 once the target has answered a request of our own; 503 until then."""
+        if self._is_warm:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "warming up"}, status_code=503, headers={"Retry-After": "1"})
+
+    async def __del__(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._relay.stop()
+
+    def _follow(self, view: View) -> None:
+        self._relay.update_replicas(view.targets, view.drafts)
+        self._metrics.publish(self._relay.snapshot())
+
+    async def _warm_up(self) -> None:
+        while not self._is_warm:
+            try:
+                for model_id in self._model_cards:
+                    await self._ask_for_a_few_tokens(model_id)
+                self._is_warm = True
+            except (RayError, RayServeException) as error:
+                logger.warning("warm-up: the target does not answer yet: %s", error)
+                await asyncio.sleep(_WARM_UP_RETRY_S)
+
+    async def _ask_for_a_few_tokens(self, model_id: str) -> None:
+        body = CompletionRequest(
+            model=model_id,
+            prompt="1 2 3 4 1 2 3 4 1 2 3 4",
+            max_tokens=_WARM_UP_TOKENS,
+            temperature=0.0,
+        )
+        async for answer in self._get_response(body=body, call_method="completions"):
+            if (error := getattr(answer, "error", None)) is not None:
+                logger.warning("warm-up of %s: %s", model_id, error.message)
+
+    async def _get_response(
+        self, *, body: Any, call_method: str, raw_request: Request | None = None
+    ) -> AsyncGenerator[Any, None]:
+        if hasattr(body, "vllm_xargs"):
+            body.vllm_xargs = tagged(body.vllm_xargs, self._router_id)
+        responses = super()._get_response(
+            body=body, call_method=call_method, raw_request=raw_request
+        )
+        async for response in responses:
+            yield response
+
+
+def tagged(xargs: dict[str, Any] | None, router_id: str) -> dict[str, Any]:
+    """A request's extra arguments with the router's name; whatever name the client gave is lost.
+
+    Raises:
+        HTTPException: 400 if the depth that the request asks for is no number of tokens.
+    """
+    depth = (xargs or {}).get(DEPTH_ARG, 0)
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+        raise HTTPException(
+            400, f"vllm_xargs.{DEPTH_ARG} is {depth!r}; give 0 (no speculation) or more, an integer"
+        )
+    return {**(xargs or {}), ROUTER_ARG: router_id}

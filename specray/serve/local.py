@@ -1,0 +1,201 @@
+"""A Ray cluster of this process's own, for one machine."""
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import ray
+from ray import serve
+from ray.serve._private import api as serve_api
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
+
+from specray.errors import InvalidConfigError, StartupError
+from specray.serve.settings import AppArgs
+
+_POLL_S = 1.0
+_FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+_LOOPBACK = "127.0.0.1"
+
+
+def check_port(host: str, port: int) -> None:
+    """See that nobody listens there: Ray's proxy would share the port silently (SO_REUSEPORT).
+
+    Raises:
+        InvalidConfigError: the port is taken or not allowed.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise InvalidConfigError(
+                f"port {port} on {host} can't be used ({error.strerror}); is another `specray "
+                "serve` running? Stop it, or choose another port with --port (make serve PORT=...)"
+            ) from None
+
+
+class LocalCluster:
+    """Started on entering, gone with all its processes on leaving."""
+
+    def __init__(self, shared_cpus: frozenset[int], say: Callable[[str], None]) -> None:
+        self._shared_cpus = shared_cpus
+        self._say = say
+        self._metrics_port = _free_port()
+        # Not the default temp folder's depth: Ray's socket paths must stay under 108 characters.
+        self._folder = Path(tempfile.mkdtemp(prefix="specray-ray-"))
+
+    @property
+    def metrics_url(self) -> str:
+        """Prometheus metrics of Ray, vLLM and specray."""
+        return f"http://{_LOOPBACK}:{self._metrics_port}/metrics"
+
+    @property
+    def log_folder(self) -> Path:
+        """The logs of all replicas; kept only if the start failed."""
+        return self._folder / "session_latest" / "logs" / "serve"
+
+    def __enter__(self) -> "LocalCluster":
+        self._say("starting Ray ...")
+        if self._shared_cpus:
+            os.sched_setaffinity(0, self._shared_cpus)  # Ray's processes inherit it
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="WARNING",
+            num_cpus=max(2, os.cpu_count() or 1),
+            _node_ip_address=_LOOPBACK,
+            _temp_dir=str(self._folder),
+            _metrics_export_port=self._metrics_port,
+        )
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        serve.shutdown()
+        ray.shutdown()
+        if error is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def check_resources(self, args: AppArgs) -> None:
+        """See that this machine has the GPUs that one replica of each pool needs.
+
+        Raises:
+            InvalidConfigError: naming the field and the numbers.
+        """
+        engine = args.target.get_engine_config()
+        needed = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
+        found = ray.cluster_resources().get("GPU", 0)
+        if needed > found:
+            raise InvalidConfigError(
+                f"target.engine_kwargs: a target replica needs {needed:g} GPUs "
+                f"(tensor_parallel_size {engine.tensor_parallel_degree}), this machine has "
+                f"{found:g}; lower tensor_parallel_size, set accelerator_config.kind to cpu, or "
+                "deploy the file to a cluster with `serve deploy`"
+            )
+
+    def deploy(self, config: ServeDeploySchema) -> None:
+        """Hand the applications to Serve."""
+        client = serve_api.serve_start(
+            http_options=config.http_options.model_dump(), proxy_location=config.proxy_location
+        )
+        client.deploy_apps(config)
+
+    def wait_until_ready(self, url: str, stop: threading.Event, timeout_s: float) -> bool:
+        """Wait for every application to run and answer; False if a signal came first.
+
+        Raises:
+            StartupError: an application failed, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
+        progress = _Progress(self._say)
+        while time.monotonic() < deadline:
+            if stop.wait(_POLL_S):
+                return False
+            if self._are_running(progress) and _is_healthy(url):
+                return True
+        raise StartupError(
+            f"not ready within {timeout_s:g} s ({progress.last}); the logs are in "
+            f"{self.log_folder}; allow more with --start-timeout"
+        )
+
+    def watch(self, stop: threading.Event) -> None:
+        """Block until a signal; say so when an application's state changes."""
+        progress = _Progress(self._say)
+        while not stop.wait(_POLL_S):
+            try:
+                states = _states()
+            except ray.exceptions.RayError as error:
+                raise StartupError(f"Ray has gone: {error}") from error
+            if any(state != ApplicationStatus.RUNNING for state, _ in states.values()):
+                progress.report(states)
+
+    def _are_running(self, progress: "_Progress") -> bool:
+        states = _states()
+        progress.report(states)
+        for name, (state, message) in states.items():
+            if state in _FAILED:
+                raise StartupError(
+                    f"application {name} failed to start:\n{message}\n"
+                    f"the logs are in {self.log_folder}"
+                )
+        return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())
+
+
+class _Progress:
+    """Says what is being waited for, whenever that changes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._started = time.monotonic()
+        self.last = ""
+
+    def report(self, states: dict[str, tuple[ApplicationStatus, str]]) -> None:
+        waiting = sorted(
+            f"{name} {deployment.status.value.lower()}"
+            for app in serve.status().applications.values()
+            for name, deployment in app.deployments.items()
+            if deployment.status.value != "HEALTHY"
+        )
+        text = ", ".join(waiting) or ", ".join(f"{n} {s.value.lower()}" for n, (s, _) in states.items())
+        if text != self.last:
+            self._say(f"[{time.monotonic() - self._started:4.0f} s] {text}")
+            self.last = text
+
+
+def _states() -> dict[str, tuple[ApplicationStatus, str]]:
+    """State and message of each application, with its faulty deployments' messages."""
+    states = {}
+    for name, app in serve.status().applications.items():
+        faults = [
+            f"{deployment}: {overview.message}"
+            for deployment, overview in app.deployments.items()
+            if overview.message and overview.status.value != "HEALTHY"
+        ]
+        states[name] = (app.status, "\n".join([app.message, *faults]).strip())
+    return states
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,76 @@
+"""How replicas and the controller find each other: a heartbeat that carries news both ways."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from specray.types import SpeculationPolicy
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
+
+Role = Literal["target", "draft"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica whose stream server can be connected to."""
+
+    role: Role
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the controller knows, for a router or a target."""
+
+    targets: tuple[str, ...]
+    drafts: tuple[str, ...]
+    policy: SpeculationPolicy
+
+
+class Registry:
+    """The members that have been heard of lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Member, float] = {}
+
+    def hear(self, member: Member) -> None:
+        """Note a heartbeat."""
+        self._seen[member] = self._clock()
+
+    def forget(self, member: Member) -> None:
+        """Drop a member that has said goodbye."""
+        self._seen.pop(member, None)
+
+    def addresses(self, role: Role) -> tuple[str, ...]:
+        """The addresses of a role's live members, sorted."""
+        oldest = self._clock() - EXPIRY_S
+        self._seen = {member: at for member, at in self._seen.items() if at >= oldest}
+        return tuple(sorted(member.address for member in self._seen if member.role == role))
+
+
+async def beat(
+    ask: Callable[[], Awaitable[View]], tell: Callable[[View], Awaitable[None] | None]
+) -> None:
+    """Ask for the controller's view each period and pass it on, until cancelled.
+
+    A controller that is away (it is being replaced) is asked again; the last view stays valid.
+    """
+    while True:
+        try:
+            told: Any = tell(await asyncio.wait_for(ask(), EXPIRY_S))
+            if told is not None:
+                await told
+        except (RayError, RayServeException, TimeoutError) as error:
+            logger.warning("no answer from the controller: %s", error)
+        await asyncio.sleep(PERIOD_S)

@@ -1,0 +1,14 @@
+"""Where vLLM finds our plug-ins; kept apart so that the builder needs no vLLM."""
+
+SCHEDULER_CLS = "specray.target.scheduler.SpeculativeScheduler"
+WORKER_CLS = "specray.target.worker.SpecrayWorker"
+PROPOSER_CLS = "specray.target.proposer.NoProposer"
+
+CONFIG_KEY = "specray"
+"""Our entry in vLLM's `additional_config`."""
+
+ROUTER_ARG = "specray_router"
+"""Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""
+
+DEPTH_ARG = "num_speculative_tokens"
+"""Key of `vllm_xargs` in which a request caps its own depth."""
