@@ -1,0 +1,234 @@
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from specray.errors import ProtocolError, SessionRejectedError, StartupError, StreamClosedError
+from specray.types import ProposalFrame, SessionFrame
+from specray.wire import speculation_pb2 as pb
+from specray.wire.client import connect_draft, connect_target
+from specray.wire.outbox import MAX_FRAMES
+from specray.wire.server import Peer, RunningServer, serve_draft, serve_target
+from tests.wire.fakes import PATIENCE_S, RecordingControl, RecordingHandler
+
+HOST = "127.0.0.1"
+SPECULATE = "/specray.v1.Draft/Speculate"
+CURRENT = (("specray-protocol", "1"), ("specray-router", "r"))
+
+DraftHandler = RecordingHandler[SessionFrame, ProposalFrame]
+
+
+@pytest.fixture
+def handler() -> DraftHandler:
+    return RecordingHandler()
+
+
+@pytest.fixture
+def server(handler: DraftHandler) -> Iterator[RunningServer]:
+    server = serve_draft(handler, HOST)
+    yield server
+    server.stop(0)
+
+
+def open_raw(
+    address: str, metadata: tuple[tuple[str, str], ...], *requests: bytes
+) -> grpc.RpcError:
+    """The error with which a stream ends that another implementation of the protocol opened."""
+    with grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream(SPECULATE)(
+            iter(requests), metadata=metadata, timeout=PATIENCE_S
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+    return caught.value
+
+
+def test_frames_travel_both_ways_and_name_the_router(
+    server: RunningServer, handler: DraftHandler
+) -> None:
+    async def talk() -> ProposalFrame:
+        stream = await connect_draft(server.address, "router-7")
+        stream.send(SessionFrame(closes=(3, 4)))
+        peer = await asyncio.to_thread(handler.peer)
+        assert peer.name == "router-7"
+        assert await asyncio.to_thread(handler.frame) == SessionFrame(closes=(3, 4))
+        peer.send(ProposalFrame(lost=(4,)))
+        answer = await anext(stream)
+        await stream.close()
+        return answer
+
+    assert asyncio.run(talk()) == ProposalFrame(lost=(4,))
+
+
+def test_frames_keep_their_order_whatever_is_merged(
+    server: RunningServer, handler: DraftHandler
+) -> None:
+    num_frames = 500
+
+    async def read() -> list[int]:
+        stream = await connect_draft(server.address, "r")
+        peer = await asyncio.to_thread(handler.peer)
+        for number in range(num_frames):
+            peer.send(ProposalFrame(lost=(number,)))
+        numbers: list[int] = []
+        while len(numbers) < num_frames:
+            numbers += (await anext(stream)).lost
+        await stream.close()
+        return numbers
+
+    assert asyncio.run(read()) == list(range(num_frames))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "details"),
+    [
+        ((("specray-protocol", "2.1"), ("specray-router", "r")), "FAILED_PRECONDITION", "2.1"),
+        ((("specray-router", "r"),), "FAILED_PRECONDITION", "protocol none"),
+        ((("specray-protocol", "1"),), "INVALID_ARGUMENT", "specray-router"),
+    ],
+)
+def test_a_stranger_is_told_what_is_wrong(
+    server: RunningServer,
+    handler: DraftHandler,
+    metadata: tuple[tuple[str, str], ...],
+    status: str,
+    details: str,
+) -> None:
+    error = open_raw(server.address, metadata)
+
+    assert error.code().name == status
+    assert details in error.details()
+    assert handler.num_gone == 0
+
+
+def test_a_minor_version_is_welcome(server: RunningServer, handler: DraftHandler) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.stream_stream(SPECULATE)(
+            iter(()), metadata=(("specray-protocol", "1.3"), ("specray-router", "r"))
+        )
+        assert list(call) == []  # ends well: a client that has said all may leave
+    assert handler.gone() is handler.peer()
+
+
+@pytest.mark.parametrize("request_bytes", [b"\xff\xff", b"not a frame"])
+def test_a_malformed_frame_ends_the_stream(
+    server: RunningServer, handler: DraftHandler, request_bytes: bytes
+) -> None:
+    error = open_raw(server.address, CURRENT, request_bytes)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert handler.gone() is handler.peer()
+
+
+class FailingHandler(RecordingHandler[SessionFrame, ProposalFrame]):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def received(self, peer: Peer[ProposalFrame], frame: SessionFrame) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "details"),
+    [
+        (ProtocolError("odd frame"), "INVALID_ARGUMENT", "odd frame"),
+        (SessionRejectedError("too long"), "FAILED_PRECONDITION", "too long"),
+        (ZeroDivisionError("oops"), "INTERNAL", "ZeroDivisionError: oops"),
+    ],
+)
+def test_exceptions_become_statuses(error: Exception, status: str, details: str) -> None:
+    handler = FailingHandler(error)
+    server = serve_draft(handler, HOST)
+    try:
+        caught = open_raw(server.address, CURRENT, pb.SessionFrame().SerializeToString())
+    finally:
+        server.stop(0)
+
+    assert (caught.code().name, caught.details()) == (status, details)
+    assert handler.gone() is handler.peer()
+
+
+def test_a_router_that_does_not_read_is_cut_off(
+    server: RunningServer, handler: DraftHandler
+) -> None:
+    big = ProposalFrame(lost=tuple(range(2**40, 2**40 + 5000)))
+
+    async def ignore() -> None:
+        stream = await connect_draft(server.address, "r")
+        peer = await asyncio.to_thread(handler.peer)
+        for _ in range(MAX_FRAMES + 200):
+            peer.send(big)
+        assert await asyncio.to_thread(handler.gone) is peer
+        peer.send(big)  # harmless: whoever sends need not know
+        with pytest.raises(StreamClosedError, match="RESOURCE_EXHAUSTED"):
+            async for _ in stream:
+                pass
+        await stream.close()
+
+    asyncio.run(ignore())
+    assert handler.num_gone == 0  # told once
+
+
+def test_a_closed_client_is_gone_once(server: RunningServer, handler: DraftHandler) -> None:
+    async def visit() -> None:
+        stream = await connect_draft(server.address, "r")
+        await stream.close()
+
+    asyncio.run(visit())
+    peer = handler.gone()
+    assert peer is handler.peer()
+    peer.send(ProposalFrame(lost=(1,)))
+    server.stop(0)
+    assert handler.num_gone == 0
+
+
+def test_stop_ends_streams_and_may_be_repeated(handler: DraftHandler) -> None:
+    server = serve_draft(handler, HOST)
+
+    async def stay() -> None:
+        stream = await connect_draft(server.address, "r")
+        await asyncio.to_thread(server.stop, 0)
+        with pytest.raises(StreamClosedError, match=server.address):
+            await anext(stream)
+        await stream.close()
+
+    asyncio.run(stay())
+    server.stop(0)
+    assert handler.gone() is handler.peer()
+    assert handler.num_gone == 0
+
+
+def test_the_port_is_exclusive(server: RunningServer) -> None:
+    host, port = server.address.rsplit(":", 1)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((host, int(port)))
+
+
+def test_a_host_that_is_not_ours_is_a_startup_error(handler: DraftHandler) -> None:
+    with pytest.raises(StartupError, match=r"192\.0\.2\.1"):
+        serve_draft(handler, "192.0.2.1")  # an address reserved for documentation
+
+
+def test_the_target_service_carries_frames_the_other_way() -> None:
+    handler: RecordingHandler[ProposalFrame, SessionFrame] = RecordingHandler()
+    server = serve_target(handler, RecordingControl(), HOST)
+
+    async def talk() -> Any:
+        stream = await connect_target(server.address, "r")
+        stream.send(ProposalFrame(lost=(9,)))
+        peer = await asyncio.to_thread(handler.peer)
+        peer.send(SessionFrame(closes=(1,)))
+        frame = await anext(stream)
+        await stream.close()
+        return frame
+
+    try:
+        assert asyncio.run(talk()) == SessionFrame(closes=(1,))
+        assert handler.frame() == ProposalFrame(lost=(9,))
+    finally:
+        server.stop(0)
