@@ -44,12 +44,23 @@ class ModelDraftConfig(_Settings):
     trust_remote_code: bool = False
 
 
+class CustomDraftConfig(_Settings):
+    """A proposer of the user's own, behind our sessions, streams and depth control."""
+
+    import_path: str = Field(
+        pattern=r"^[\w.]+:\w+$",
+        description="`module:Class` of a `specray.draft.proposer.Proposer`.",
+    )
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Its constructor's arguments.")
+
+
 class DraftConfig(_Settings):
     """The draft deployment: what proposes, and how many replicas of it."""
 
-    method: Literal["prompt_lookup", "model"] = "prompt_lookup"
+    method: Literal["prompt_lookup", "model", "custom"] = "prompt_lookup"
     prompt_lookup: PromptLookupConfig = PromptLookupConfig()
     model: ModelDraftConfig | None = None
+    custom: CustomDraftConfig | None = None
     cpus: tuple[int, ...] = Field(
         (), description="Cores this draft is pinned to; empty leaves it to the kernel."
     )
@@ -61,6 +72,8 @@ class DraftConfig(_Settings):
     def _check_model(self) -> "DraftConfig":
         if self.method == "model" and self.model is None:
             raise ValueError("method is `model` but the field `model` is missing: name the draft")
+        if self.method == "custom" and self.custom is None:
+            raise ValueError("method is `custom` but the field `custom` is missing")
         return self
 
 
@@ -78,6 +91,10 @@ class SpeculationConfig(_Settings):
     )
     stall_timeout_s: PositiveFloat = Field(
         1.0, description="A draft that owes a proposal for longer loses its sessions to another."
+    )
+    listen_host: str = Field(
+        "auto",
+        description="Address on which replicas accept streams; `auto` is their node's address.",
     )
     trust_draft_distributions: bool = Field(
         True,

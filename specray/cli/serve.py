@@ -46,13 +46,14 @@ def run(args: argparse.Namespace) -> int:
     }
     host, port = config.http_options.host, config.http_options.port
     check_port(host, port)
-    stop = _stop_on_signals()
     with ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(_shared_cpus(applications), say))
+        stop = _stop_on_signals()  # after Ray, which installs handlers of its own
         for app_args in applications.values():
             cluster.check_resources(app_args)
         cluster.deploy(config)
         if cluster.wait_until_ready(_url(host, port, ""), stop, args.start_timeout):
+            cluster.settle()
             _greet(host, port, cluster, applications)
             cluster.watch(stop)
         say("stopping ...")
@@ -107,9 +108,7 @@ def _shared_cpus(applications: dict[str, AppArgs]) -> frozenset[int]:
     return cpus
 
 
-def _greet(
-    host: str, port: int, cluster: LocalCluster, applications: dict[str, AppArgs]
-) -> None:
+def _greet(host: str, port: int, cluster: LocalCluster, applications: dict[str, AppArgs]) -> None:
     url = _url(host, port, "/v1")
     model = next(iter(applications.values())).target.model_id if applications else "MODEL"
     say(f"metrics: {cluster.metrics_url}")
@@ -124,5 +123,3 @@ def _greet(
 
 def _url(host: str, port: int, path: str) -> str:
     return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{port}{path}"
-
-

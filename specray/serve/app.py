@@ -29,12 +29,12 @@ def build_app(args: dict[str, Any]) -> Application:
         InvalidConfigError: naming the field; nothing has been started then.
     """
     parsed = parse(args)
-    controller = _deployment(Controller, "controller", {}).bind(parsed.speculation)
+    quiet = {"logging_config": {"enable_access_log": False}}  # a heartbeat a second from everyone
+    controller = _deployment(Controller, "controller", quiet).bind(parsed.speculation)
     target = _target(parsed, controller)
     if parsed.speculation.max_depth > 0:
         draft = _deployment(DraftServer, "draft", parsed.draft.deployment_config)
-        # The controller's handle is all it needs; the router names it so that Serve deploys it.
-        drafts = [draft.bind(parsed.draft, controller)]
+        drafts = [draft.bind(parsed.draft, parsed.speculation.listen_host, controller)]
     else:
         drafts = []
     return _router(parsed, target, controller, drafts)
@@ -49,7 +49,7 @@ def _target(args: AppArgs, controller: Application) -> Application:
     return build_llm_deployment(
         plugged_in(args),
         name_prefix="target:",
-        bind_kwargs={"controller": controller},
+        bind_kwargs={"listen_host": args.speculation.listen_host, "controller": controller},
         override_serve_options=options,
         deployment_cls=TargetServer,
     )

@@ -3,14 +3,13 @@
 import asyncio
 import os
 
-import ray
 import torch
 from ray.serve.handle import DeploymentHandle
 
 from specray.config import DraftConfig
 from specray.draft.factory import make_proposer
 from specray.draft.service import DraftService
-from specray.serve.membership import Member, beat
+from specray.serve.membership import Member, beat, listen_address
 from specray.serve.metrics import DraftMetrics
 from specray.wire.server import serve_draft
 
@@ -18,12 +17,14 @@ from specray.wire.server import serve_draft
 class DraftServer:
     """Constructed when the model is loaded and warm; then routers may connect."""
 
-    async def __init__(self, config: DraftConfig, controller: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits constructors
+        self, config: DraftConfig, listen_host: str, controller: DeploymentHandle
+    ) -> None:
         pin(config.cpus)
         self._service = DraftService(make_proposer(config))
         await asyncio.to_thread(self._service.warm_up)
         self._service.start()
-        self._server = serve_draft(self._service, ray.util.get_node_ip_address())
+        self._server = serve_draft(self._service, listen_address(listen_host))
         self._member = Member("draft", self._server.address)
         self._controller = controller
         self._metrics = DraftMetrics(config.method)

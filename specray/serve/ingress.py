@@ -25,13 +25,13 @@ _WARM_UP_TOKENS = 24
 _WARM_UP_RETRY_S = 1.0
 
 
-class Router(OpenAiIngress):  # type: ignore[misc]
+class Router(OpenAiIngress):
     """Ray Serve LLM's ingress; names itself in each request, so that the target finds its stream.
 
     Serve picks the target, the relay picks the draft.
     """
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Serve awaits constructors
         self,
         *args: Any,
         controller: DeploymentHandle,

@@ -6,11 +6,13 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import httpx
+import psutil
 import ray
 from ray import serve
 from ray.serve._private import api as serve_api
@@ -22,6 +24,7 @@ from specray.serve.settings import AppArgs
 _POLL_S = 1.0
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _LOOPBACK = "127.0.0.1"
+_EXIT_S = 10.0
 
 
 def check_port(host: str, port: int) -> None:
@@ -63,8 +66,6 @@ class LocalCluster:
 
     def __enter__(self) -> "LocalCluster":
         self._say("starting Ray ...")
-        if self._shared_cpus:
-            os.sched_setaffinity(0, self._shared_cpus)  # Ray's processes inherit it
         ray.init(
             address="local",
             include_dashboard=False,
@@ -83,8 +84,10 @@ class LocalCluster:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        children = psutil.Process().children(recursive=True)
         serve.shutdown()
         ray.shutdown()
+        _outlive(children)
         if error is None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -130,6 +133,20 @@ class LocalCluster:
             f"{self.log_folder}; allow more with --start-timeout"
         )
 
+    def settle(self) -> None:
+        """Leave the other cores to the engines: everything else moves to the shared ones.
+
+        Only now, since starting is much faster on all cores. On a machine of few cores any other
+        process on a worker's core slows each step down.
+        """
+        if not self._shared_cpus:
+            return
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with suppress(psutil.Error, ProcessLookupError):
+                if not _is_engine(process):
+                    for thread in process.threads():
+                        os.sched_setaffinity(thread.id, self._shared_cpus)
+
     def watch(self, stop: threading.Event) -> None:
         """Block until a signal; say so when an application's state changes."""
         progress = _Progress(self._say)
@@ -168,7 +185,9 @@ class _Progress:
             for name, deployment in app.deployments.items()
             if deployment.status.value != "HEALTHY"
         )
-        text = ", ".join(waiting) or ", ".join(f"{n} {s.value.lower()}" for n, (s, _) in states.items())
+        text = ", ".join(waiting) or ", ".join(
+            f"{n} {s.value.lower()}" for n, (s, _) in states.items()
+        )
         if text != self.last:
             self._say(f"[{time.monotonic() - self._started:4.0f} s] {text}")
             self.last = text
@@ -192,6 +211,19 @@ def _is_healthy(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    return process.cmdline()[:1] == ["VLLM::Worker"] or "VLLM::" in process.name()
+
+
+def _outlive(processes: Sequence[psutil.Process]) -> None:
+    """Wait until they are gone. Ray kills replicas, whose engines notice a little later."""
+    _, alive = psutil.wait_procs(processes, timeout=_EXIT_S)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_EXIT_S)
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ray
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
@@ -35,6 +36,12 @@ class View:
     targets: tuple[str, ...]
     drafts: tuple[str, ...]
     policy: SpeculationPolicy
+
+
+def listen_address(listen_host: str) -> str:
+    """The address that `speculation.listen_host` stands for on this node."""
+    address: str = ray.util.get_node_ip_address() if listen_host == "auto" else listen_host
+    return address
 
 
 class Registry:

@@ -3,8 +3,6 @@
 Engines count in their own processes; replicas publish what has been added since the last look.
 """
 
-from collections.abc import Mapping
-
 from ray.serve.metrics import Counter, Gauge, Histogram
 
 from specray.draft.engine import EngineStats
@@ -139,8 +137,7 @@ class RouterMetrics:
 
     def publish(self, stats: RelayStats) -> None:
         """Report a snapshot of the relay's counters."""
-        fallbacks: Mapping[str, int] = stats.fallbacks
-        for reason, total in fallbacks.items():
+        for reason, total in stats.fallbacks.items():
             self._fallbacks.follow(total, reason=reason)
         self._publish_traffic("to_drafts", stats.to_drafts)
         self._publish_traffic("to_targets", stats.to_targets)

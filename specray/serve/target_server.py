@@ -5,25 +5,26 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import ray
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
-from specray.serve.membership import Member, View, beat
+from specray.serve.membership import Member, View, beat, listen_address
 from specray.serve.metrics import TargetMetrics
 from specray.types import SpeculationPolicy
 from specray.wire.client import configure, get_stats
 
 
-class TargetServer(LLMServer):  # type: ignore[misc]
+class TargetServer(LLMServer):
     """Serves the model like its base, and keeps its engine's stream server known and counted."""
 
-    async def __init__(self, llm_config: LLMConfig, controller: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits constructors
+        self, llm_config: LLMConfig, listen_host: str, controller: DeploymentHandle
+    ) -> None:
         from specray.target import rendezvous, workarounds  # vLLM, in the replica only
 
         workarounds.apply_to_frontend()
-        rendezvous.offer_host(ray.util.get_node_ip_address())
+        rendezvous.offer_host(listen_address(listen_host))
         with _all_cores():
             await super().__init__(llm_config)
         self._controller = controller

@@ -143,7 +143,9 @@ class ProposalBuffer:
 
 
 def _are_distributions(
-    q: TruncatedDistributions, tokens: np.ndarray, vocab_size: int  # [depth]
+    q: TruncatedDistributions,
+    tokens: np.ndarray,
+    vocab_size: int,  # [depth]
 ) -> bool:
     """Whether each row is a distribution over distinct tokens that can have yielded its token."""
     if len(q) != len(tokens) or q.token_ids.shape != q.probabilities.shape:

@@ -20,8 +20,8 @@ from specray.config import TargetPluginConfig
 from specray.errors import StartupError
 from specray.target import rendezvous, requests
 from specray.target.buffer import ProposalBuffer
-from specray.target.service import RouterStreams
 from specray.target.names import CONFIG_KEY
+from specray.target.service import RouterStreams
 from specray.target.speculation import Speculation
 from specray.target.worker import DISTRIBUTIONS
 from specray.types import Proposal
@@ -76,7 +76,8 @@ class SpeculativeScheduler(Scheduler):
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.
-        num_spec_tokens, self.num_spec_tokens = self.num_spec_tokens, 0
+        num_spec_tokens: int = self.num_spec_tokens
+        self.num_spec_tokens = 0
         output = super().schedule(throttle_prefills)
         self.num_spec_tokens = num_spec_tokens
         scheduled = output.scheduled_spec_decode_tokens
@@ -95,7 +96,9 @@ class SpeculativeScheduler(Scheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Book a finished step and send its commits."""
         step_s = time.monotonic() - self._step.started
-        ran = [self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests]
+        ran = [
+            self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests
+        ]
         lengths = {request.request_id: request.num_tokens for request in ran}
         session_ids = {r: i for r in lengths if (i := self._session_ids.get(r)) is not None}
         self._observe_verifications(scheduler_output, model_runner_output)
@@ -115,9 +118,7 @@ class SpeculativeScheduler(Scheduler):
         self._speculation.commit(committed, len(grown) - len(committed))
         return outputs
 
-    def finish_requests(
-        self, request_ids: Any, finished_status: RequestStatus
-    ) -> list[Request]:
+    def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:
         """Abort requests, and tell their drafts."""
         finished = super().finish_requests(request_ids, finished_status)
         self._speculation.flush()

@@ -237,7 +237,10 @@ class Speculation:
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
         left_s = max(0.0, (self._streams.latency.mean_s or 0.0) - elapsed_s)
         num_plain = num_all - len(sessions)
-        now, later = self._planner.plan(here, num_plain), self._planner.plan(soon, num_plain, left_s)
+        now, later = (
+            self._planner.plan(here, num_plain),
+            self._planner.plan(soon, num_plain, left_s),
+        )
         return later.goodput > now.goodput
 
     def _num_here(self, session: Session) -> int:

@@ -32,9 +32,9 @@ def apply_to_worker() -> None:
 
 def apply_to_frontend() -> None:
     """In the process of the OpenAI server, before its engine is built."""
-    SamplingParams._validate_spec_decode = _accept_logit_bias  # type: ignore[method-assign]
+    SamplingParams._validate_spec_decode = _accept_logit_bias
     if OutputProcessor.process_outputs is not _process_one_token_at_a_time:
-        OutputProcessor.process_outputs = _process_one_token_at_a_time  # type: ignore[method-assign]
+        OutputProcessor.process_outputs = _process_one_token_at_a_time
 
 
 def expand_batch_to_tokens(
@@ -78,9 +78,7 @@ def build_logitsprocs(
     )
 
 
-def _accept_logit_bias(
-    self: SamplingParams, speculative_config: SpeculativeConfig | None
-) -> None:
+def _accept_logit_bias(self: SamplingParams, speculative_config: SpeculativeConfig | None) -> None:
     """vLLM 0.29.0 refuses logit_bias and min_p of any request; see `build_logitsprocs`."""
 
 

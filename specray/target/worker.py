@@ -20,7 +20,7 @@ DISTRIBUTIONS = "specray_distributions"
 """Attribute of `SchedulerOutput` that carries request id -> distributions to every rank."""
 
 
-class SpecrayWorker(_Worker):  # type: ignore[misc, valid-type]
+class SpecrayWorker(_Worker):
     """vLLM's worker for this platform, with proposals' distributions for its model runner."""
 
     def init_device(self) -> None:
@@ -41,7 +41,7 @@ class SpecrayWorker(_Worker):  # type: ignore[misc, valid-type]
 
 
 def _with_distributions(runner_cls: type) -> type:
-    class SpecrayModelRunner(runner_cls):  # type: ignore[misc, valid-type]
+    class SpecrayModelRunner(runner_cls):
         specray_distributions: dict[str, TruncatedDistributions]
 
         def _get_spec_decode_draft_probs(
