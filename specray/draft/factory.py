@@ -1,12 +1,16 @@
 """From settings to a proposer."""
 
+from importlib import import_module
+from typing import Any
+
 import torch
 
-from specray.config import DraftConfig
+from specray.config import CustomDraftConfig, DraftConfig, ModelDraftConfig
 from specray.draft.causal_lm import load_causal_lm
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
+from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
 
 
@@ -16,10 +20,26 @@ def make_proposer(config: DraftConfig) -> Proposer:
     Raises:
         InvalidConfigError: The model can't be found, loaded, or used as a draft.
     """
-    if config.method == "prompt_lookup" or config.model is None:
-        return PromptLookup(config.prompt_lookup)
-    model = load_causal_lm(resolve(config.model.model), config.model)
+    if config.method == "model" and config.model is not None:
+        return _model_proposer(config.model)
+    if config.method == "custom" and config.custom is not None:
+        return _custom_proposer(config.custom)
+    return PromptLookup(config.prompt_lookup)
+
+
+def _model_proposer(config: ModelDraftConfig) -> Proposer:
+    model = load_causal_lm(resolve(config.model), config)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()
-    return ModelProposer(model, config.model, generator)
+    return ModelProposer(model, config, generator)
+
+
+def _custom_proposer(config: CustomDraftConfig) -> Proposer:
+    module, _, name = config.import_path.partition(":")
+    try:
+        made: Any = getattr(import_module(module), name)(**config.kwargs)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InvalidConfigError(f"draft.custom {config.import_path}: {error}") from error
+    proposer: Proposer = made
+    return proposer

@@ -49,6 +49,7 @@ class SpeculativeScheduler(Scheduler):
         config = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
         self._trusts_distributions = config.trust_draft_distributions
         vocab_size = vllm_config.model_config.get_vocab_size()
+        self._num_spec_tokens: int = config.max_depth
         buffer = ProposalBuffer(vocab_size, config.max_depth)
         self._streams = RouterStreams(buffer, config.policy)
         self._speculation = Speculation(buffer, self._streams)
@@ -76,10 +77,9 @@ class SpeculativeScheduler(Scheduler):
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.
-        num_spec_tokens: int = self.num_spec_tokens
         self.num_spec_tokens = 0
         output = super().schedule(throttle_prefills)
-        self.num_spec_tokens = num_spec_tokens
+        self.num_spec_tokens = self._num_spec_tokens
         scheduled = output.scheduled_spec_decode_tokens
         verified = {r: p for r, p in proposals.items() if r in scheduled}
         distributions = {
