@@ -1,12 +1,15 @@
-"""Round trip of one commit: target -> relay -> draft and back, against target <-> draft directly.
+"""Round trip of commits: target -> relay -> draft and back, against target <-> draft directly.
 
-Everything runs in this process, on loopback: `python loadtest/relay_latency.py`.
+Target, relay and draft are processes of their own, on loopback:
+`python -m loadtest.relay_latency --sessions 16`.
 """
 
 import argparse
 import asyncio
+import multiprocessing
 import queue
 import time
+from multiprocessing.connection import Connection
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from specray.types import (
     TruncatedDistributions,
 )
 from specray.wire.client import connect_draft
-from specray.wire.server import Peer, RunningServer, serve_draft, serve_target
+from specray.wire.server import Peer, serve_draft, serve_target
 from specray.wire.stats import TargetStats
 
 DEPTH, SUPPORT = 5, 32
@@ -55,7 +58,7 @@ class WaitingTarget:
 
     def disconnected(self, peer: Peer[SessionFrame]) -> None: ...
 
-    def received(self, peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
+    def received(self, _peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
         self.frames.put(frame)
 
     def configure(self, policy: object) -> None: ...
@@ -69,17 +72,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--sessions", type=int, default=1, help="requests in each frame")
     options = parser.parse_args()
-    draft = serve_draft(EchoDraft(), "127.0.0.1")
-    try:
-        direct = asyncio.run(_direct(draft, options.sessions, options.rounds))
-        _report("direct, grpc.aio client", direct)
-        _report("through the relay", _relayed(draft, options.sessions, options.rounds))
-    finally:
-        draft.stop(0)
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    draft = spawn.Process(target=_run_draft, args=(there,), daemon=True)
+    draft.start()
+    address = here.recv()
+    direct = asyncio.run(_direct(address, options.sessions, options.rounds))
+    _report("direct, grpc.aio client", direct)
+    handler = WaitingTarget()
+    target = serve_target(handler, handler, "127.0.0.1")
+    relay = spawn.Process(target=_run_relay, args=(there, target.address, address), daemon=True)
+    relay.start()
+    here.recv()
+    _report("through the relay", _relayed(handler, options.sessions, options.rounds))
+    relay.terminate()
+    draft.terminate()
+    target.stop(0)
 
 
-async def _direct(draft: RunningServer, num_sessions: int, num_rounds: int) -> list[float]:
-    stream = await connect_draft(draft.address, "latency")
+def _run_draft(pipe: Connection) -> None:
+    server = serve_draft(EchoDraft(), "127.0.0.1")
+    pipe.send(server.address)
+    time.sleep(3600)
+
+
+def _run_relay(pipe: Connection, target: str, draft: str) -> None:
+    relay = Relay("latency", stall_timeout_s=10)
+    relay.start()
+    relay.update_replicas([target], [draft])
+    while not (relay.snapshot().connected_drafts and relay.snapshot().connected_targets):
+        time.sleep(0.01)
+    pipe.send("connected")
+    time.sleep(3600)
+
+
+async def _direct(draft: str, num_sessions: int, num_rounds: int) -> list[float]:
+    stream = await connect_draft(draft, "latency")
     times = []
     for _ in range(num_rounds):
         started = time.perf_counter()
@@ -90,15 +118,8 @@ async def _direct(draft: RunningServer, num_sessions: int, num_rounds: int) -> l
     return times
 
 
-def _relayed(draft: RunningServer, num_sessions: int, num_rounds: int) -> list[float]:
-    handler = WaitingTarget()
-    target = serve_target(handler, handler, "127.0.0.1")
-    relay = Relay("latency", stall_timeout_s=10)
-    relay.start()
-    relay.update_replicas([target.address], [draft.address])
+def _relayed(handler: WaitingTarget, num_sessions: int, num_rounds: int) -> list[float]:
     peer = handler.peers.get(timeout=5)
-    while not relay.snapshot().connected_drafts:
-        time.sleep(0.01)
     sampling = SamplingSettings()
     opens = tuple(OpenSession(i, (1, 2, 3), 3, sampling, DEPTH) for i in range(num_sessions))
     peer.send(SessionFrame(opens=opens))
@@ -108,8 +129,6 @@ def _relayed(draft: RunningServer, num_sessions: int, num_rounds: int) -> list[f
         peer.send(_commits(num_sessions))
         handler.frames.get(timeout=5)
         times.append(time.perf_counter() - started)
-    relay.stop()
-    target.stop(0)
     return times
 
 

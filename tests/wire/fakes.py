@@ -3,6 +3,7 @@
 import queue
 from typing import Generic, NamedTuple, TypeVar
 
+from specray.errors import ProtocolError
 from specray.types import SpeculationPolicy
 from specray.wire.server import Peer
 from specray.wire.stats import TargetStats
@@ -22,6 +23,7 @@ class RecordingHandler(Generic[In, Out]):
     """A draft or a target of which the test plays the engine."""
 
     def __init__(self) -> None:
+        self.reject_frames = False  # whether a frame breaks its stream
         self._peers: queue.SimpleQueue[Peer[Out]] = queue.SimpleQueue()
         self._gone: queue.SimpleQueue[Peer[Out]] = queue.SimpleQueue()
         self._frames: queue.SimpleQueue[Received[In, Out]] = queue.SimpleQueue()
@@ -30,6 +32,8 @@ class RecordingHandler(Generic[In, Out]):
         self._peers.put(peer)
 
     def received(self, peer: Peer[Out], frame: In) -> None:
+        if self.reject_frames:
+            raise ProtocolError("the test rejects this frame")
         self._frames.put(Received(peer, frame))
 
     def disconnected(self, peer: Peer[Out]) -> None:
