@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -12,12 +13,13 @@ import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from specray.cli.output import say
+from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve.local import LocalCluster, check_port
 from specray.serve.settings import AppArgs, parse
 
 _BUILDER = "specray:build_app"
+_POLL_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,22 +42,24 @@ def run(args: argparse.Namespace) -> int:
         InvalidConfigError: the file is faulty; nothing was started.
         StartupError: the application did not come up; everything has been stopped again.
     """
-    config = read_config(args.config, args.host, args.port)
-    applications = {
-        app.name: parse(app.args) for app in config.applications if app.import_path == _BUILDER
-    }
+
+    def read() -> ServeDeploySchema:
+        return read_config(args.config, args.host, args.port)
+
+    config = read()
+    applications = _applications(config)
     host, port = config.http_options.host, config.http_options.port
     check_port(host, port)
     with ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(_shared_cpus(applications), say))
-        stop = _stop_on_signals()  # after Ray, which installs handlers of its own
+        signals = Signals()  # after Ray, which installs handlers of its own
         for app_args in applications.values():
             cluster.check_resources(app_args)
         cluster.deploy(config)
-        if cluster.wait_until_ready(_url(host, port, ""), stop, args.start_timeout):
+        if cluster.wait_until_ready(_url(host, port, ""), signals.stop, args.start_timeout):
             cluster.settle()
             _greet(host, port, cluster, applications)
-            cluster.watch(stop)
+            _watch(cluster, signals, read)
         say("stopping ...")
     say("stopped")
     return 0
@@ -81,15 +85,38 @@ def read_config(path: Path, host: str | None, port: int | None) -> ServeDeploySc
     return config.model_copy(update={"http_options": http_options})
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
+class Signals:
+    """What the user asks of the running service: SIGINT or SIGTERM to stop, SIGHUP to reload."""
 
-    def request_stop(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.reload = threading.Event()
+        signal.signal(signal.SIGINT, self._take)
+        signal.signal(signal.SIGTERM, self._take)
+        signal.signal(signal.SIGHUP, self._take)
 
-    signal.signal(signal.SIGINT, request_stop)
-    signal.signal(signal.SIGTERM, request_stop)
-    return stop
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        (self.reload if number == signal.SIGHUP else self.stop).set()
+
+
+def _watch(cluster: LocalCluster, signals: Signals, read: Callable[[], ServeDeploySchema]) -> None:
+    """Block until a signal to stop; on SIGHUP apply the file again, if it is sound."""
+    while not signals.stop.wait(_POLL_S):
+        cluster.report()
+        if signals.reload.is_set():
+            signals.reload.clear()
+            try:
+                config = read()
+                _applications(config)
+                cluster.deploy(config)
+                say("reloaded")
+            except InvalidConfigError as error:
+                complain(f"not reloaded: {error}")
+
+
+def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
+    """The checked arguments of each of the file's applications that are ours."""
+    return {app.name: parse(app.args) for app in config.applications if app.import_path == _BUILDER}
 
 
 def _shared_cpus(applications: dict[str, AppArgs]) -> frozenset[int]:

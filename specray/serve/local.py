@@ -50,6 +50,7 @@ class LocalCluster:
     def __init__(self, shared_cpus: frozenset[int], say: Callable[[str], None]) -> None:
         self._shared_cpus = shared_cpus
         self._say = say
+        self._progress = _Progress(say)
         self._metrics_port = _free_port()
         # Not the default temp folder's depth: Ray's socket paths must stay under 108 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="specray-ray-"))
@@ -122,14 +123,13 @@ class LocalCluster:
             StartupError: an application failed, or the time is over.
         """
         deadline = time.monotonic() + timeout_s
-        progress = _Progress(self._say)
         while time.monotonic() < deadline:
             if stop.wait(_POLL_S):
                 return False
-            if self._are_running(progress) and _is_healthy(url):
+            if self._are_running() and _is_healthy(url):
                 return True
         raise StartupError(
-            f"not ready within {timeout_s:g} s ({progress.last}); the logs are in "
+            f"not ready within {timeout_s:g} s ({self._progress.last}); the logs are in "
             f"{self.log_folder}; allow more with --start-timeout"
         )
 
@@ -147,20 +147,22 @@ class LocalCluster:
                     for thread in process.threads():
                         os.sched_setaffinity(thread.id, self._shared_cpus)
 
-    def watch(self, stop: threading.Event) -> None:
-        """Block until a signal; say so when an application's state changes."""
-        progress = _Progress(self._say)
-        while not stop.wait(_POLL_S):
-            try:
-                states = _states()
-            except ray.exceptions.RayError as error:
-                raise StartupError(f"Ray has gone: {error}") from error
-            if any(state != ApplicationStatus.RUNNING for state, _ in states.values()):
-                progress.report(states)
+    def report(self) -> None:
+        """Say so when an application is not as it should be.
 
-    def _are_running(self, progress: "_Progress") -> bool:
+        Raises:
+            StartupError: Ray itself has gone.
+        """
+        try:
+            states = _states()
+        except ray.exceptions.RayError as error:
+            raise StartupError(f"Ray has gone: {error}") from error
+        if any(state != ApplicationStatus.RUNNING for state, _ in states.values()):
+            self._progress.report(states)
+
+    def _are_running(self) -> bool:
         states = _states()
-        progress.report(states)
+        self._progress.report(states)
         for name, (state, message) in states.items():
             if state in _FAILED:
                 raise StartupError(

@@ -1,0 +1,288 @@
+"""The whole service over HTTP, once for each kind of draft."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from tests.serve.identity import answer, answers, assert_same
+from tests.serve.prompts import PROMPTS
+from tests.serve.service import MODEL, Service, launch, local_config, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+DRAFTS: dict[str, dict[str, Any]] = {
+    "prompt_lookup": {"method": "prompt_lookup", "deployment_config": {"num_replicas": 2}},
+    "model": {
+        "method": "model",
+        "model": {"model": "bundled:smollm2-135m-instruct-draft"},
+        "deployment_config": {"num_replicas": 1},
+    },
+    "saboteur": {
+        "method": "custom",
+        "custom": {"import_path": "tests.saboteur:Saboteur"},
+        "deployment_config": {"num_replicas": 1},
+    },
+}
+"""The drafts that must not change a token."""
+
+LONGEST_GAP_S = 3.0  # between two chunks of a stream, when drafts die; a step takes some 0.06 s
+
+
+@pytest.fixture(scope="module", params=DRAFTS)
+def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Service]:
+    draft = DRAFTS[request.param]
+    draft["deployment_config"] |= {"ray_actor_options": {}, "health_check_period_s": 2}
+    with running(local_config(**draft), tmp_path_factory.mktemp(request.param)) as started:
+        started.draft = request.param  # type: ignore[attr-defined]
+        yield started
+
+
+@pytest.fixture(scope="session")
+def plain_answers() -> dict[str, Any]:
+    """Each prompt's answer at depth 0, alone; asked once, as the target is always the same."""
+    return {}
+
+
+def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: dict[str, Any]) -> None:
+    if not plain_answers:
+        plain_answers["all"] = answers(service, PROMPTS, depth=0)
+    plain = plain_answers["all"]
+    before = accepted_tokens(service)
+    assert_same(service, plain, answers(service, PROMPTS))
+    assert_same(service, plain, answers(service, PROMPTS, at_once=8))
+    assert_same(service, plain, answers(service, PROMPTS, depth=0, at_once=8))
+    if service.draft == "prompt_lookup":  # type: ignore[attr-defined]
+        wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
+
+
+@pytest.fixture
+def lookup(service: Service) -> Service:
+    """The service whose draft is prompt lookup: what does not depend on the draft runs there."""
+    if service.draft != "prompt_lookup":  # type: ignore[attr-defined]
+        pytest.skip("does not depend on the draft")
+    return service
+
+
+def test_openai_client(lookup: Service) -> None:
+    client = lookup.client()
+    assert [model.id for model in client.models.list()] == [MODEL]
+    messages: Any = [{"role": "user", "content": PROMPTS[0]}]
+    options: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 32}
+    whole = client.chat.completions.create(messages=messages, **options)
+    stream = client.chat.completions.create(
+        messages=messages, stream=True, stream_options={"include_usage": True}, **options
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    completion = client.completions.create(prompt="Once upon a time", **options)
+    streamed = client.completions.create(prompt="Once upon a time", stream=True, **options)
+    assert "".join(c.choices[0].text for c in streamed) == completion.choices[0].text
+
+
+def test_usage_ends_at_the_stop_string(lookup: Service) -> None:
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
+        "temperature": 0,
+        "max_tokens": 96,
+        "stop": ["17"],
+    }
+    client = lookup.client()
+    plain = client.chat.completions.create(
+        **options, extra_body={"vllm_xargs": {"num_speculative_tokens": 0}}
+    )
+    speculated = client.chat.completions.create(**options)
+    assert plain.choices[0].finish_reason == "stop"
+    assert speculated.choices == plain.choices
+    assert speculated.usage == plain.usage
+
+
+def test_options_with_speculation(lookup: Service) -> None:
+    client = lookup.client()
+    messages: Any = [{"role": "user", "content": "Is the sky blue? Answer yes or no."}]
+    options: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 24}
+    banned = 2683  # any token: the answer must not hold it
+    biased = client.chat.completions.create(
+        temperature=0,
+        logit_bias={str(banned): -100},
+        extra_body={"return_token_ids": True},
+        **options,
+    )
+    assert banned not in biased.choices[0].model_extra["token_ids"]  # type: ignore[index]
+    several = client.chat.completions.create(temperature=1, n=3, seed=7, logprobs=True, **options)
+    assert len(several.choices) == 3
+    assert all(choice.logprobs and choice.logprobs.content for choice in several.choices)
+    schema = {
+        "type": "object",
+        "properties": {"sky": {"enum": ["blue", "green"]}},
+        "required": ["sky"],
+        "additionalProperties": False,
+    }
+    structured = client.chat.completions.create(
+        temperature=1,
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        **options,
+    )
+    assert json.loads(structured.choices[0].message.content or "")["sky"] in ("blue", "green")
+
+
+@pytest.mark.parametrize("depth", [-1, "many", 1.5])
+def test_bad_depth_is_an_openai_error(lookup: Service, depth: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="num_speculative_tokens"):
+        lookup.client().chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Hi"}],
+            extra_body={"vllm_xargs": {"num_speculative_tokens": depth}},
+        )
+
+
+def test_health_and_metrics(lookup: Service) -> None:
+    assert httpx.get(lookup.url.replace("/v1", "/health")).json() == {"status": "ok"}
+    names = {
+        "proposed_tokens_total",
+        "accepted_tokens_total",
+        "proposed_tokens_at_position_total",
+        "committed_tokens_total",
+        "acceptance_rate",
+        "block_efficiency",
+        "step_seconds_bucket",
+        "draft_seconds_bucket",
+        "relay_seconds_bucket",
+        "proposals_total",
+        "open_sessions",
+        "draft_proposals_total",
+        "relay_hop_seconds_bucket",
+    }
+
+    def are_all_there() -> bool:
+        text = httpx.get(lookup.metrics_url).text
+        return all(f"ray_specray_{name}{{" in text for name in names)
+
+    wait_until(are_all_there, 30.0)
+
+
+def test_second_service_on_the_port_says_so(lookup: Service) -> None:
+    second = launch(lookup.config_file)
+    output, _ = second.communicate(timeout=120)
+    assert second.returncode == 2
+    assert "port" in output
+    assert "--port" in output
+    assert "Traceback" not in output
+
+
+def test_disconnect_closes_the_session(lookup: Service) -> None:
+    stream = lookup.client().chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": PROMPTS[22]}],
+        max_tokens=2000,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    next(iter(stream))
+    wait_until(lambda: gauge(lookup, "open_sessions") > 0, 20.0)
+    stream.close()
+    wait_until(lambda: gauge(lookup, "open_sessions") == 0, 30.0)
+    wait_until(lambda: gauge(lookup, "draft_sessions") == 0, 30.0)
+
+
+def test_policy_changes_without_a_restart(lookup: Service) -> None:
+    pids = {process.pid for process in lookup.processes()}
+    config = yaml.safe_load(lookup.config_file.read_text())
+    original = lookup.config_file.read_text()
+    config["applications"][0]["deployments"][0]["user_config"] = {"is_enabled": False}
+    try:
+        reload(lookup, yaml.safe_dump(config))
+        time.sleep(3.0)  # two heartbeats
+        before = proposed_tokens(lookup)
+        answer(lookup, PROMPTS[13])
+        time.sleep(2.0)
+        assert proposed_tokens(lookup) == before
+    finally:
+        reload(lookup, original)
+    wait_until(lambda: _proposes_again(lookup, before), 60.0)
+    assert {p.pid for p in lookup.replicas("target")} <= pids
+
+
+def _proposes_again(service: Service, before: float) -> bool:
+    answer(service, PROMPTS[13])
+    return proposed_tokens(service) > before
+
+
+def test_drafts_that_freeze_or_die_cost_speed_only(
+    lookup: Service, plain_answers: dict[str, Any]
+) -> None:
+    """One of two drafts is frozen, the other killed, in the middle of eight streams."""
+    expected = answers(lookup, PROMPTS[10:18], depth=0)
+    frozen, killed = lookup.replicas("draft")
+    gaps: list[float] = []
+    watcher = threading.Thread(target=_watch_stream, args=(lookup, gaps))
+    watcher.start()
+    try:
+        wait_until(lambda: len(gaps) > 5, 30.0)
+        frozen.send_signal(signal.SIGSTOP)
+        first = answers(lookup, PROMPTS[10:18], at_once=4)
+        killed.kill()
+        second = answers(lookup, PROMPTS[10:18], at_once=4)
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+        watcher.join()
+    assert_same(lookup, expected, first)
+    assert_same(lookup, expected, second)
+    assert max(gaps) < LONGEST_GAP_S
+    wait_until(lambda: gauge(lookup, "connected_replicas", 'role="draft"') == 2, 120.0)
+
+
+def _watch_stream(service: Service, gaps: list[float]) -> None:
+    stream = service.client().chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": PROMPTS[22]}],
+        temperature=0,
+        max_tokens=250,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    last = time.monotonic()
+    for _ in stream:
+        now = time.monotonic()
+        gaps.append(now - last)
+        last = now
+
+
+def reload(service: Service, config: str) -> None:
+    service.config_file.write_text(config)
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_line("reloaded", 30.0)
+
+
+def wait_until(condition: Any, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not become true in time"
+        time.sleep(0.5)
+
+
+def gauge(service: Service, name: str, label: str = "") -> float:
+    return sum(_values(service, f"ray_specray_{name}{{", label))
+
+
+def accepted_tokens(service: Service) -> float:
+    return sum(_values(service, "ray_specray_accepted_tokens_total{", ""))
+
+
+def proposed_tokens(service: Service) -> float:
+    return sum(_values(service, "ray_specray_proposed_tokens_total{", ""))
+
+
+def _values(service: Service, prefix: str, label: str) -> list[float]:
+    lines = httpx.get(service.metrics_url).text.splitlines()
+    return [float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(prefix) and label in x]
