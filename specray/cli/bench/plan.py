@@ -32,7 +32,7 @@ def make_plan(*, is_quick: bool) -> Plan:
     temperatures = (0.0,) if is_quick else (0.0, 1.0)
     sizes = ((1, 1), (8, 8)) if is_quick else ((1, 4), (8, 16))
     cells = tuple(
-        Cell(workload, concurrency, temperature, num_requests, 96 if is_quick else 192)
+        Cell(workload, concurrency, temperature, num_requests, 80 if is_quick else 192)
         for temperature in temperatures
         for workload in WORKLOADS
         for concurrency, num_requests in sizes

@@ -40,6 +40,7 @@ def run_service(config: str, command: Sequence[str] | None = None) -> Iterator[s
         yield _wait_until_ready(process, Path(log.name))
     finally:
         _stop(process)
+    Path(log.name).unlink()  # kept when something went wrong
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
