@@ -35,6 +35,11 @@ class TargetServer(LLMServer):
             beat(lambda: controller.heartbeat.remote(self._member), self._follow)
         )
 
+    def _get_default_engine_class(self) -> type:
+        from specray.serve.target_engine import TargetEngine  # vLLM, in the replica only
+
+        return TargetEngine
+
     async def __del__(self) -> None:
         self._heart.cancel()
         await self._controller.leave.remote(self._member)

@@ -18,7 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from specray.config import TargetPluginConfig
 from specray.errors import StartupError
-from specray.target import rendezvous, requests
+from specray.target import rendezvous, requests, threads
 from specray.target.buffer import ProposalBuffer
 from specray.target.names import CONFIG_KEY
 from specray.target.service import RouterStreams
@@ -57,6 +57,7 @@ class SpeculativeScheduler(Scheduler):
         self._session_ids: dict[str, int] = {}
         self._next_session_id = itertools.count(1)
         self._step = _Step(0.0, {}, is_decode_only=False)
+        self._is_settled = False  # vLLM starts its own threads after this constructor
         self._server = serve_target(self._streams, self._streams, rendezvous.read_host())
         rendezvous.publish_address(self._server.address)
 
@@ -74,6 +75,9 @@ class SpeculativeScheduler(Scheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Plan a step that verifies what has been proposed."""
+        if not self._is_settled:
+            self._is_settled = True
+            threads.clear_the_models_core()
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.

@@ -1,0 +1,100 @@
+"""What the whole stack adds to a decode step: HTTP, Serve and our scheduler against bare vLLM.
+
+Streams an answer at depth 0 from a running service, and steps the same model with vLLM's
+`LLMEngine` in this process, in turn. Both use the same core, one at a time:
+
+    specray serve deployments/local.yaml                  # in another terminal
+    python -m loadtest.stack_cost --core 1
+"""
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+
+import httpx
+
+PROMPT = "Write a short story about a fox and a robot."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--model", default="bundled:smollm2-135m-instruct")
+    parser.add_argument("--core", type=int, default=1, help="the target's core")
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    engine = start_engine(args.model, args.core)
+    ratios = []
+    for round_number in range(args.rounds):
+        bare = statistics.median(bare_steps_s(engine, args.tokens))
+        stack = statistics.median(stack_steps_s(args.url, args.tokens))
+        ratios.append(stack / bare)
+        print(
+            f"round {round_number + 1}: bare vLLM {bare * 1e3:.1f} ms, "
+            f"through the stack {stack * 1e3:.1f} ms, ratio {ratios[-1]:.3f}",
+            flush=True,
+        )
+    print(f"median ratio {statistics.median(ratios):.3f}")
+
+
+def start_engine(model: str, core: int) -> Any:
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    os.sched_setaffinity(0, {core})
+    from vllm import EngineArgs, LLMEngine
+
+    from specray.models import resolve
+
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=resolve(model),
+            dtype="float32",
+            max_model_len=4096,
+            max_num_seqs=16,
+            enforce_eager=True,
+            enable_prefix_caching=True,
+            async_scheduling=False,
+        )
+    )
+
+
+def bare_steps_s(engine: Any, num_tokens: int) -> list[float]:
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    engine.add_request(f"bare-{time.monotonic_ns()}", PROMPT, params)
+    steps = []
+    while engine.has_unfinished_requests():
+        started = time.perf_counter()
+        engine.step()
+        steps.append(time.perf_counter() - started)
+    return steps[1:]  # without the prefill
+
+
+def stack_steps_s(url: str, num_tokens: int) -> list[float]:
+    model = httpx.get(f"{url}/models").json()["data"][0]["id"]
+    body = {
+        "model": model,
+        "prompt": PROMPT,
+        "temperature": 0,
+        "max_tokens": num_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "vllm_xargs": {"num_speculative_tokens": 0},
+    }
+    arrivals = []
+    with httpx.stream("POST", f"{url}/completions", json=body, timeout=300.0) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                arrivals.append(time.perf_counter())
+    return [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Which core each of the engine core's threads runs on, for targets on the CPU."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+
+def bound_to_cores(vllm_config: Any) -> AbstractContextManager[None]:
+    """Let the process that is started inside bind its OpenMP threads as vLLM would a worker's.
+
+    vLLM 0.29 binds (`VLLM_CPU_OMP_THREADS_BIND`) only workers with a process of their own.
+    """
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    binding: AbstractContextManager[None] = OMPProcessManager(vllm_config).configure_omp_envs(0, 0)
+    return binding
+
+
+def clear_the_models_core() -> None:
+    """Move the other threads of this process off the core that its main thread computes on.
+
+    Threads inherit the binding of the thread that starts them, so the stream server and vLLM's
+    own input and output threads would compete with the model for one core while others idle.
+    Does nothing unless the main thread is bound and another core is left.
+    """
+    main = os.getpid()
+    bound = os.sched_getaffinity(main)
+    others = set(range(os.cpu_count() or 1)) - bound
+    if not others:
+        return
+    for thread in _threads():
+        if thread != main and os.sched_getaffinity(thread) == bound:
+            os.sched_setaffinity(thread, others)
+
+
+def _threads() -> Iterator[int]:
+    return (int(task.name) for task in Path("/proc/self/task").iterdir())
