@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,8 @@ from specray.serve.local import LocalCluster, check_port
 from specray.serve.settings import AppArgs, parse
 
 _BUILDER = "specray:build_app"
-_POLL_S = 1.0
+_POLL_S = 0.5
+_REPORT_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,8 +103,11 @@ class Signals:
 
 def _watch(cluster: LocalCluster, signals: Signals, read: Callable[[], ServeDeploySchema]) -> None:
     """Block until a signal to stop; on SIGHUP apply the file again, if it is sound."""
+    reported = time.monotonic()
     while not signals.stop.wait(_POLL_S):
-        cluster.report()
+        if time.monotonic() - reported > _REPORT_S:  # asking Serve costs some 10 ms
+            cluster.report()
+            reported = time.monotonic()
         if signals.reload.is_set():
             signals.reload.clear()
             try:

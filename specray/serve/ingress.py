@@ -5,10 +5,11 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from ray import serve
 from ray.exceptions import RayError
+from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm.ingress import OpenAiIngress
@@ -103,11 +104,13 @@ def tagged(xargs: dict[str, Any] | None, router_id: str) -> dict[str, Any]:
     """A request's extra arguments with the router's name; whatever name the client gave is lost.
 
     Raises:
-        HTTPException: 400 if the depth that the request asks for is no number of tokens.
+        OpenAIHTTPException: 400 if the depth that the request asks for is no number of tokens.
     """
     depth = (xargs or {}).get(DEPTH_ARG, 0)
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
-        raise HTTPException(
-            400, f"vllm_xargs.{DEPTH_ARG} is {depth!r}; give 0 (no speculation) or more, an integer"
+        raise OpenAIHTTPException(
+            status_code=400,
+            message=f"vllm_xargs.{DEPTH_ARG} is {depth!r}; give an integer, 0 for no speculation",
+            type="invalid_request_error",
         )
     return {**(xargs or {}), ROUTER_ARG: router_id}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +24,19 @@ class Offer(Enum):
     INVALID = "invalid"  # can't have come from a working draft
 
 
+class Arrival(NamedTuple):
+    """A proposal, and when it came on the buffer's clock."""
+
+    proposal: Proposal
+    at: float
+
+
 @dataclass(slots=True)
 class _Session:
     position: int
     last_token_id: int
     is_alive: bool = False
-    proposals: dict[tuple[int, int], Proposal] = field(default_factory=dict)
+    arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
 
 
 class ProposalBuffer:
@@ -52,8 +60,8 @@ class ProposalBuffer:
         with self._changed:
             session = self._sessions.setdefault(session_id, _Session(position, last_token_id))
             session.position, session.last_token_id = position, last_token_id
-            session.proposals = {
-                key: kept for key, kept in session.proposals.items() if key[0] >= position
+            session.arrivals = {
+                key: kept for key, kept in session.arrivals.items() if key[0] >= position
             }
 
     def close(self, session_id: int) -> None:
@@ -74,22 +82,25 @@ class ProposalBuffer:
                 self._changed.notify_all()
             return verdict
 
-    def take(self, session_id: int) -> Proposal | None:
+    def take(self, session_id: int) -> Arrival | None:
         """Remove and return the proposal that extends the session as it is now."""
         with self._changed:
             session = self._sessions.get(session_id)
             if session is None:
                 return None
-            session.is_alive = False
-            return session.proposals.pop((session.position, session.last_token_id), None)
+            arrival = session.arrivals.pop((session.position, session.last_token_id), None)
+            if arrival is not None:
+                session.is_alive = False
+            return arrival
 
     def peek(self, session_id: int) -> Proposal | None:
-        """What `take` would return."""
+        """The proposal that `take` would return."""
         with self._changed:
             session = self._sessions.get(session_id)
             if session is None:
                 return None
-            return session.proposals.get((session.position, session.last_token_id))
+            arrival = session.arrivals.get((session.position, session.last_token_id))
+            return arrival.proposal if arrival is not None else None
 
     def take_sign_of_life(self, session_id: int) -> bool:
         """Whether any sound proposal, late or not, came for the session since the last call."""
@@ -113,7 +124,7 @@ class ProposalBuffer:
         session = self._sessions.get(session_id)
         if session is None:
             return True  # closed, or lost its draft: nothing to wait for
-        return (session.position, session.last_token_id) in session.proposals
+        return (session.position, session.last_token_id) in session.arrivals
 
     def _judge(self, session: _Session, proposal: Proposal) -> Offer:
         if not self._is_valid(proposal):
@@ -128,9 +139,10 @@ class ProposalBuffer:
         return Offer.KEPT
 
     def _keep(self, session: _Session, proposal: Proposal) -> None:
-        session.proposals[(proposal.position, proposal.last_token_id)] = proposal
-        if len(session.proposals) > _MAX_PER_SESSION:
-            del session.proposals[next(iter(session.proposals))]
+        key = (proposal.position, proposal.last_token_id)
+        session.arrivals[key] = Arrival(proposal, self._clock())
+        if len(session.arrivals) > _MAX_PER_SESSION:
+            del session.arrivals[next(iter(session.arrivals))]
 
     def _is_valid(self, proposal: Proposal) -> bool:
         if any(not 0 <= token < self._vocab_size for token in proposal.token_ids):

@@ -6,6 +6,7 @@ runner with synchronous scheduling.
 """
 
 import itertools
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from specray.target.speculation import Speculation
 from specray.target.worker import DISTRIBUTIONS
 from specray.types import Proposal
 from specray.wire.server import serve_target
+
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class _Step(NamedTuple):
@@ -57,6 +60,8 @@ class SpeculativeScheduler(Scheduler):
         self._session_ids: dict[str, int] = {}
         self._next_session_id = itertools.count(1)
         self._step = _Step(0.0, {}, is_decode_only=False)
+        # Streams must not wait for the engine's thread: 5 ms by default, a good part of a step.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._is_settled = False  # vLLM starts its own threads after this constructor
         self._server = serve_target(self._streams, self._streams, rendezvous.read_host())
         rendezvous.publish_address(self._server.address)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from specray.control.latency import LatencyEstimate
 from specray.target.buffer import Offer, ProposalBuffer
 from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.server import Peer
@@ -37,7 +36,6 @@ class RouterStreams:
         policy: SpeculationPolicy,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.latency = LatencyEstimate()
         self.policy = policy
         self._buffer = buffer
         self._clock_ns = clock_ns
@@ -116,7 +114,6 @@ class RouterStreams:
         if not 0 <= round_trip_s < _LONGEST_ROUND_TRIP_S:
             return
         draft_s = min(proposal.draft_time_us / 1e6, round_trip_s)
-        self.latency.observe(round_trip_s)
         self._arrivals.draft_time.observe(draft_s)
         self._arrivals.relay_time.observe(round_trip_s - draft_s)
 

@@ -32,7 +32,6 @@ _PATIENT_SILENCE = 4  # misses in a row of all of a router's sessions; the same 
 class Streams(Protocol):
     """The way to the routers; see `service.RouterStreams`."""
 
-    latency: LatencyEstimate
     policy: SpeculationPolicy
 
     def is_connected(self, router: str) -> bool:
@@ -68,6 +67,7 @@ class Speculation:
         self._streams = streams
         self._clock = clock
         self._planner = Planner()
+        self._latency = LatencyEstimate()
         self._sessions: dict[int, Session] = {}
         self._silence: dict[str, int] = defaultdict(int)  # router -> misses in a row
         self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
@@ -168,7 +168,7 @@ class Speculation:
         self._note_losses()
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
         offers = [self._offer(session, session.max_depth) for session in sessions]
-        wait_s = self._streams.latency.mean_s or 0.0
+        wait_s = self._latency.mean_s or 0.0
         depths = self._planner.wanted_depths(offers, num_others, wait_s)
         for session, depth in zip(sessions, depths, strict=True):
             session.wanted_depth = depth
@@ -182,17 +182,19 @@ class Speculation:
         return stats
 
     def _take(self, session: Session) -> Proposal | None:
-        proposal = self._buffer.take(session.session_id)
-        if proposal is not None:
-            session.source, session.num_missed = proposal.source, 0
+        arrival = self._buffer.take(session.session_id)
+        if arrival is not None:
+            session.source, session.num_missed = arrival.proposal.source, 0
             self._silence[session.router] = 0
+            if session.is_due:
+                self._latency.observe(max(0.0, arrival.at - session.committed_at))
         elif session.is_due:
             self._stats.num_misses += 1
             is_alive = self._buffer.take_sign_of_life(session.session_id)
             session.num_missed = 1 if is_alive else session.num_missed + 1
             self._silence[session.router] = 1 if is_alive else self._silence[session.router] + 1
         session.is_due = False
-        return proposal
+        return arrival and arrival.proposal
 
     def _offer(self, session: Session, num_tokens: int) -> Offer:
         policy = self._streams.policy
@@ -209,7 +211,10 @@ class Speculation:
         started = self._clock()
         deadline = self._deadline(awaited)
         if deadline > started and self._is_worth_waiting(sessions, awaited, num_others):
-            self._buffer.wait_for([s.session_id for s in awaited], deadline)
+            if not self._buffer.wait_for([s.session_id for s in awaited], deadline):
+                # What comes later is not timed: the running step keeps this process from taking
+                # it in. It took longer than the wait; assume twice as long.
+                self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
             self._stats.wait_time.observe(self._clock() - started)
 
     def _is_patient(self, session: Session) -> bool:
@@ -218,7 +223,7 @@ class Speculation:
 
     def _deadline(self, awaited: Sequence[Session]) -> float:
         patience_s = self._streams.policy.max_wait_ms / 1e3
-        if (estimate_s := self._streams.latency.patience_s) is not None:
+        if (estimate_s := self._latency.patience_s) is not None:
             patience_s = min(patience_s, estimate_s)
         return max(session.committed_at for session in awaited) + patience_s
 
@@ -235,7 +240,7 @@ class Speculation:
             for s, offer in zip(sessions, here, strict=True)
         ]
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
-        left_s = max(0.0, (self._streams.latency.mean_s or 0.0) - elapsed_s)
+        left_s = max(0.0, (self._latency.mean_s or 0.0) - elapsed_s)
         num_plain = num_all - len(sessions)
         now, later = (
             self._planner.plan(here, num_plain),
