@@ -1,22 +1,25 @@
 """How long a proposal takes to arrive after its commit left."""
 
-_GAIN = 0.1
+_GAIN = 0.1  # of each measurement, once there are some; the first ones are simply averaged
 
 
 class LatencyEstimate:
     """Smoothed mean and deviation, as TCP estimates a round trip (RFC 6298)."""
 
     def __init__(self) -> None:
+        self._num_observed = 0
         self._mean_s: float | None = None
         self._deviation_s = 0.0
 
     def observe(self, seconds: float) -> None:
         """Learn from a proposal, late or in time."""
+        self._num_observed += 1
         if self._mean_s is None:
             self._mean_s, self._deviation_s = seconds, seconds / 2
             return
-        self._deviation_s += _GAIN * (abs(seconds - self._mean_s) - self._deviation_s)
-        self._mean_s += _GAIN * (seconds - self._mean_s)
+        gain = max(_GAIN, 1 / self._num_observed)
+        self._deviation_s += gain * (abs(seconds - self._mean_s) - self._deviation_s)
+        self._mean_s += gain * (seconds - self._mean_s)
 
     @property
     def mean_s(self) -> float | None:

@@ -1,0 +1,181 @@
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specray.control.acceptance import AcceptanceRate, request_acceptance
+from specray.control.planner import PROBE_DEPTH, Offer, Planner
+
+MAX_DEPTH = 5
+
+
+def memory_bound(num_tokens: int) -> float:
+    return 0.050 + 0.0015 * num_tokens
+
+
+class Engine:
+    """Requests that decode together, with drafts of a quality that the test chooses."""
+
+    def __init__(self, num_requests: int = 1, latency_s: float = 0.003) -> None:
+        self.planner = Planner()
+        self.acceptances = [request_acceptance() for _ in range(num_requests)]
+        self.quality = 0.8
+        self.latency_s = latency_s
+        self.elapsed_s = 0.0
+        self.num_committed = 0
+        self._depths = (0,) * num_requests
+        self._rng = random.Random(0)
+
+    def run(self, num_steps: int) -> list[tuple[int, ...]]:
+        """The depths wanted after each step."""
+        return [self._step() for _ in range(num_steps)]
+
+    def _step(self) -> tuple[int, ...]:
+        num_tokens = len(self._depths) + sum(self._depths)
+        seconds = memory_bound(num_tokens)
+        self.elapsed_s += seconds + self.latency_s * any(self._depths)
+        for acceptance, depth in zip(self.acceptances, self._depths, strict=True):
+            self.num_committed += 1 + self._verify(acceptance, depth)
+        self.planner.observe_step(num_tokens, seconds)
+        offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
+        self._depths = self.planner.wanted_depths(offers, 0, self.latency_s)
+        return self._depths
+
+    def _verify(self, acceptance: AcceptanceRate, depth: int) -> int:
+        accepted = itertools.takewhile(lambda _: self._rng.random() < self.quality, range(depth))
+        num_accepted = len(list(accepted))
+        if depth:
+            self.planner.observe_verification(acceptance, "model", depth, num_accepted)
+        return num_accepted
+
+
+def test_a_good_draft_is_used_to_the_full_from_the_first_steps_on() -> None:
+    depths = Engine().run(200)
+
+    assert all(depth >= MAX_DEPTH - 1 for (depth,) in depths)
+    assert depths[100:] == [(MAX_DEPTH,)] * 100
+
+
+def test_a_useless_draft_is_soon_left_alone_and_costs_next_to_nothing() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    depths = engine.run(1000)
+
+    assert sum(depth > 0 for (depth,) in depths[:40]) < 25
+    assert sum(depth > 0 for (depth,) in depths[40:]) <= 10  # probes
+    plain_s = engine.num_committed * memory_bound(1)
+    assert engine.elapsed_s < 1.01 * plain_s
+
+
+def test_probes_are_short_and_rarer_and_rarer() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(100)
+    depths = engine.run(1000)
+
+    probes = [step for step, (depth,) in enumerate(depths) if depth > 0]
+    pauses = [after - before for before, after in itertools.pairwise(probes)]
+    assert {depth for (depth,) in depths} == {0, PROBE_DEPTH}
+    assert pauses == sorted(pauses)
+    assert max(pauses) == pauses[-1] == pauses[-2]  # they never end
+
+
+def test_a_draft_that_becomes_good_is_taken_up_again() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(300)
+    engine.quality = 0.9
+    depths = engine.run(1200)
+
+    assert depths[-50:] == [(MAX_DEPTH,)] * 50
+
+
+def test_all_requests_are_probed_in_the_same_step() -> None:
+    engine = Engine(num_requests=4)
+    engine.quality = 0.0
+    engine.run(200)
+    depths = engine.run(300)
+
+    assert set(depths) == {(0,) * 4, (PROBE_DEPTH,) * 4}
+
+
+def test_whether_it_probes_is_known() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(200)
+
+    for _ in range(300):
+        (depth,) = engine.run(1)[0]
+        assert engine.planner.is_probing == (depth > 0)
+
+
+def test_a_draft_that_takes_longer_than_it_saves_is_not_waited_for() -> None:
+    engine = Engine(latency_s=0.2)
+    depths = engine.run(300)
+
+    assert sum(depth > 0 for (depth,) in depths) <= 8
+
+
+def test_a_wait_without_end_leaves_only_probes() -> None:
+    engine = Engine(latency_s=math.inf)
+
+    assert set(engine.run(300)) == {(0,), (PROBE_DEPTH,)}
+
+
+def test_a_new_request_starts_with_what_its_source_has_shown() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(200)
+    offers = [
+        Offer(request_acceptance(), source, MAX_DEPTH) for source in ("model", "prompt_lookup")
+    ]
+
+    poor, unknown = engine.planner.plan(offers, 0).depths
+
+    assert poor < unknown
+
+
+def test_the_acceptance_of_one_request_is_not_that_of_another() -> None:
+    engine = Engine(num_requests=2)
+    engine.run(5)
+    good, poor = engine.acceptances
+    for _ in range(20):
+        engine.planner.observe_verification(good, "model", 4, 4)
+        engine.planner.observe_verification(poor, "model", 4, 0)
+
+    depths = engine.planner.plan([Offer(a, "model", MAX_DEPTH) for a in (good, poor)], 0).depths
+
+    assert depths[0] == MAX_DEPTH
+    assert depths[1] < 2
+
+
+@given(st.lists(st.integers(0, 64), min_size=1, max_size=6), st.floats(0, 0.1), st.integers(0, 3))
+def test_nobody_is_asked_for_more_than_the_cap(
+    caps: list[int], wait_s: float, num_others: int
+) -> None:
+    planner = Planner()
+    offers = [Offer(request_acceptance(), "model", cap) for cap in caps]
+    for step in range(40):  # probes among them
+        planner.observe_step(len(caps) + step % 3, memory_bound(len(caps)))
+        depths = planner.wanted_depths(offers, num_others, wait_s)
+
+        assert all(0 <= depth <= cap for depth, cap in zip(depths, caps, strict=True))
+
+
+def test_nothing_is_asked_for_and_no_probe_made_without_room() -> None:
+    engine = Engine()
+    engine.run(1)
+    for _ in range(300):
+        offer = Offer(engine.acceptances[0], "model", 0)
+        assert engine.planner.wanted_depths([offer], 0, 0.0) == (0,)
+        assert not engine.planner.is_probing
+
+
+@pytest.mark.parametrize("num_requests", [0, 1, 3])
+def test_before_the_first_measured_step_nothing_is_asked_for(num_requests: int) -> None:
+    offers = [Offer(request_acceptance(), "model", MAX_DEPTH)] * num_requests
+
+    assert Planner().wanted_depths(offers, 0, 0.0) == (0,) * num_requests
