@@ -1,5 +1,12 @@
 """How long a target step takes, learnt from the steps themselves."""
 
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Number = TypeVar("_Number", float, NDArray[np.float64])
+
 _PRIOR_TOKEN_COST = 0.03  # of the base, per token; a memory-bound step's order
 _PRIOR_STRENGTH = 16.0  # as if so many steps had been seen a token away from the mean
 _FORGETTING = 0.99  # weight that a step keeps when the next one arrives
@@ -24,8 +31,8 @@ class StepTimeModel:
         """Whether any step has been measured."""
         return self._weight > 0
 
-    def predict(self, num_tokens: int) -> float:
-        """Seconds that a step over `num_tokens` tokens takes; 0 before the first measurement."""
+    def predict(self, num_tokens: _Number) -> _Number:
+        """Seconds that steps of so many tokens take; 0 before the first measurement."""
         return self._base_s + self._cost_s * num_tokens
 
     def observe(self, num_tokens: int, seconds: float) -> None:
