@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 from specray.types import SpeculationPolicy
 
 MAX_DEPTH = 64  # far beyond what pays; vLLM's rejection sampler takes 128
+MAX_WAIT_MS = 10_000.0  # a step held back for longer is an outage
 
 
 class _Settings(BaseModel):
@@ -87,7 +88,7 @@ class SpeculationConfig(_Settings):
         5, ge=0, le=MAX_DEPTH, description="`num_speculative_tokens` of the target's vLLM."
     )
     max_wait_ms: PositiveFloat = Field(
-        20.0, description="Longest that a step waits for proposals that are due."
+        20.0, le=MAX_WAIT_MS, description="Longest that a step waits for proposals that are due."
     )
     stall_timeout_s: PositiveFloat = Field(
         1.0, description="A draft that owes a proposal for longer loses its sessions to another."
@@ -113,7 +114,7 @@ class LivePolicyConfig(_Settings):
 
     is_enabled: bool = True
     max_depth: int | None = Field(None, ge=0, le=MAX_DEPTH)
-    max_wait_ms: PositiveFloat | None = None
+    max_wait_ms: PositiveFloat | None = Field(None, le=MAX_WAIT_MS)
 
     def apply(self, start: SpeculationPolicy) -> SpeculationPolicy:
         """The policy that results when these settings replace those of the start."""

@@ -69,14 +69,20 @@ class ProposalBuffer:
         with self._changed:
             self._sessions.pop(session_id, None)
 
+    def holds(self, session_id: int) -> bool:
+        """Whether the session is open."""
+        with self._changed:
+            return session_id in self._sessions
+
     def offer(self, proposal: Proposal) -> Offer:
-        """Keep a proposal if it may still be of use. Over-long ones are cut to the depth."""
+        """Keep a proposal if it may still be of use; one longer than the depth is invalid."""
+        is_valid = self._is_valid(proposal)  # outside the lock: the engine's thread waits for it
         with self._changed:
             session = self._sessions.get(proposal.session_id)
             if session is None:
                 return Offer.STALE
-            verdict = self._judge(session, proposal)
-            session.is_alive |= verdict is not Offer.INVALID
+            verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
+            session.is_alive |= is_valid
             if verdict is Offer.KEPT:
                 self._keep(session, proposal)
                 self._changed.notify_all()
@@ -127,8 +133,6 @@ class ProposalBuffer:
         return (session.position, session.last_token_id) in session.arrivals
 
     def _judge(self, session: _Session, proposal: Proposal) -> Offer:
-        if not self._is_valid(proposal):
-            return Offer.INVALID
         if proposal.position < session.position:
             return Offer.LATE
         if proposal.position > session.position + self._max_depth + 1:
@@ -140,11 +144,14 @@ class ProposalBuffer:
 
     def _keep(self, session: _Session, proposal: Proposal) -> None:
         key = (proposal.position, proposal.last_token_id)
+        session.arrivals.pop(key, None)  # a newer one is not the oldest
         session.arrivals[key] = Arrival(proposal, self._clock())
         if len(session.arrivals) > _MAX_PER_SESSION:
             del session.arrivals[next(iter(session.arrivals))]
 
     def _is_valid(self, proposal: Proposal) -> bool:
+        if len(proposal.token_ids) > self._max_depth:
+            return False  # nobody asks for so many; vLLM's buffers have no room for them
         if any(not 0 <= token < self._vocab_size for token in proposal.token_ids):
             return False
         if proposal.distributions is None:
@@ -167,7 +174,7 @@ def _are_distributions(
     used = q.probabilities > 0  # [depth, support]; not-a-number counts as unused
     if not np.isfinite(q.probabilities).all() or (q.probabilities < 0).any():
         return False
-    if (np.abs(q.probabilities.sum(axis=1) - 1) > _SUM_TOLERANCE).any():
+    if (np.abs(q.probabilities.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE).any():
         return False
     if ((q.token_ids < 0) | (q.token_ids >= vocab_size)).any():
         return False

@@ -29,6 +29,7 @@ def folder() -> Path:
 
 def offer_host(host: str) -> None:
     """In the replica, before the engine starts: the address its stream server may listen on."""
+    _file(os.getpid(), "address").unlink(missing_ok=True)  # of a dead process with our pid
     _write(_file(os.getpid(), "host"), host)
 
 

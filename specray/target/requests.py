@@ -8,11 +8,13 @@ from specray.target.names import DEPTH_ARG, ROUTER_ARG
 from specray.target.session import Session
 from specray.types import SamplingSettings
 
+_MAX_TOP_K = 2**31 - 1  # beyond every vocabulary, and within the protocol's field
+
 
 def session(request: Request, session_id: int, max_model_len: int) -> Session | None:
     """A session for the request, or None if it must decode plainly."""
     params = request.sampling_params
-    if params is None or request.prompt_token_ids is None or request.mm_features:
+    if params is None or not request.prompt_token_ids or request.mm_features:
         return None  # pooling, embeddings or images as the prompt: nothing a draft can read
     args = params.extra_args or {}
     max_depth = args.get(DEPTH_ARG, MAX_DEPTH)
@@ -27,7 +29,7 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         request.all_token_ids,
         request.num_prompt_tokens,
         min(request.num_prompt_tokens + request.max_tokens, max_model_len),
-        max_depth,
+        min(max_depth, MAX_DEPTH),  # whatever a client asks for: it must fit the protocol's field
         _sampling_settings(params),
         uses_distributions=not request.use_structured_output,
     )
@@ -39,7 +41,8 @@ def _needs_depth_0(params: SamplingParams) -> bool:
 
 
 def _sampling_settings(params: SamplingParams) -> SamplingSettings:
-    top_k = max(0, params.top_k)  # vLLM writes -1 or 0 for "all"
+    # vLLM writes -1 or 0 for "all", and takes any number beyond the vocabulary for the same.
+    top_k = params.top_k if 0 < params.top_k <= _MAX_TOP_K else 0
     is_greedy = params.sampling_type == SamplingType.GREEDY
     temperature = 0.0 if is_greedy else params.temperature
     return SamplingSettings(temperature, top_k, params.top_p)

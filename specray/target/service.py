@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from specray.config import MAX_WAIT_MS
+from specray.errors import ProtocolError
 from specray.target.buffer import Offer, ProposalBuffer
 from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.server import Peer
@@ -53,9 +55,15 @@ class RouterStreams:
     # The stream server's thread.
 
     def connected(self, peer: Peer[SessionFrame]) -> None:
-        """A router opened its stream; a second one of the same name replaces the first."""
+        """A router opened its stream; a second one of the same name replaces the first.
+
+        What the first one carried is lost to the router, as if it had ended.
+        """
         with self._lock:
+            is_replaced = peer.name in self._peers
             self._peers[peer.name] = peer
+        if is_replaced:
+            self._departed.append(peer.name)
 
     def disconnected(self, peer: Peer[SessionFrame]) -> None:
         """A router's stream ended; its requests go on without proposals."""
@@ -72,10 +80,18 @@ class RouterStreams:
         for proposal in frame.proposals:
             self._time(proposal, now_ns)
             self._count(self._buffer.offer(proposal))
-        self._lost.extend(frame.lost)
+        self._lost.extend(filter(self._buffer.holds, frame.lost))  # idle: no session, no growth
 
     def configure(self, policy: SpeculationPolicy) -> None:
-        """Replace the live policy."""
+        """Replace the live policy.
+
+        Raises:
+            ProtocolError: the longest wait is no number of milliseconds.
+        """
+        if not 0 <= policy.max_wait_ms <= MAX_WAIT_MS:  # nor not-a-number
+            raise ProtocolError(
+                f"max_wait_ms is {policy.max_wait_ms}; it lies between 0 and {MAX_WAIT_MS:g}"
+            )
         self.policy = policy
 
     def stats(self) -> TargetStats:

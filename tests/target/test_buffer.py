@@ -1,0 +1,328 @@
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specray.target.buffer import Offer, ProposalBuffer
+from specray.types import Proposal, TruncatedDistributions
+
+VOCAB_SIZE, MAX_DEPTH = 100, 4
+PATIENCE_S = 5.0  # of a test, never used up
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rows(ids: Sequence[Sequence[int]], probs: Sequence[Sequence[float]]) -> TruncatedDistributions:
+    return TruncatedDistributions(np.array(ids, np.int32), np.array(probs, np.float32))
+
+
+def proposal(
+    position: int = 10,
+    last_token_id: int = 7,
+    token_ids: tuple[int, ...] = (1, 2),
+    distributions: TruncatedDistributions | None = None,
+    session_id: int = 1,
+) -> Proposal:
+    return Proposal(session_id, position, last_token_id, token_ids, "model", distributions)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def buffer(clock: Clock) -> ProposalBuffer:
+    """Session 1 is 10 tokens long and ends in a 7."""
+    buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH, clock)
+    buffer.advance(1, 10, 7)
+    return buffer
+
+
+def test_what_extends_the_request_is_taken_once(buffer: ProposalBuffer, clock: Clock) -> None:
+    clock.now = 3.0
+    offered = proposal()
+
+    assert buffer.offer(offered) is Offer.KEPT
+    assert buffer.peek(1) is offered
+    assert buffer.take(1) == (offered, 3.0)
+    assert buffer.take(1) is None
+    assert buffer.peek(1) is None
+
+
+def test_a_newer_proposal_replaces_an_older_one(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal(token_ids=(1,)))
+    buffer.offer(proposal(token_ids=(2,)))
+
+    arrival = buffer.take(1)
+    assert arrival is not None
+    assert arrival.proposal.token_ids == (2,)
+    assert buffer.take(1) is None
+
+
+@pytest.mark.parametrize(
+    ("offered", "verdict"),
+    [
+        (proposal(position=9), Offer.LATE),
+        (proposal(position=0), Offer.LATE),
+        (proposal(position=-1), Offer.LATE),
+        (proposal(last_token_id=8), Offer.STALE),
+        (proposal(position=10 + MAX_DEPTH + 2), Offer.STALE),
+        (proposal(position=10**9), Offer.STALE),
+        (proposal(session_id=2), Offer.STALE),
+        (proposal(session_id=2**64 - 1), Offer.STALE),
+        (proposal(token_ids=(1, VOCAB_SIZE)), Offer.INVALID),
+        (proposal(token_ids=(-1,)), Offer.INVALID),
+        (proposal(token_ids=(2**32 - 1,)), Offer.INVALID),
+        (proposal(token_ids=(1,) * (MAX_DEPTH + 1)), Offer.INVALID),
+        (proposal(token_ids=()), Offer.KEPT),
+        (proposal(token_ids=(0, VOCAB_SIZE - 1)), Offer.KEPT),
+        (proposal(token_ids=(1,) * MAX_DEPTH), Offer.KEPT),
+        (proposal(position=10 + MAX_DEPTH + 1, last_token_id=55), Offer.KEPT),
+    ],
+)
+def test_each_proposal_is_judged(buffer: ProposalBuffer, offered: Proposal, verdict: Offer) -> None:
+    assert buffer.offer(offered) is verdict
+    taken = buffer.take(offered.session_id)
+    is_current = verdict is Offer.KEPT and offered.position == 10
+    assert (taken is not None) == is_current
+
+
+@pytest.mark.parametrize(
+    "distributions",
+    [
+        rows([[1, 5], [2, 5]], [[0.5, 0.5], [1.0, 0.0]]),
+        rows([[1, 0, 0], [2, 3, 0]], [[1, 0, 0], [0.25, 0.75, 0]]),  # unused columns repeat
+        rows([[1], [2]], [[1.0005], [0.9995]]),  # float32 that was summed elsewhere
+    ],
+)
+def test_sound_distributions_are_kept(
+    buffer: ProposalBuffer, distributions: TruncatedDistributions
+) -> None:
+    assert buffer.offer(proposal(distributions=distributions)) is Offer.KEPT
+
+
+@pytest.mark.parametrize(
+    "distributions",
+    [
+        rows([[1, 5]], [[0.5, 0.5]]),  # one row for two tokens
+        rows([[1, 5], [2, 5]], [[0.5, 0.4], [1, 0]]),
+        rows([[1, 5], [2, 5]], [[0.5, 0.6], [1, 0]]),
+        rows([[1, 5], [2, 5]], [[1.5, -0.5], [1, 0]]),
+        rows([[1, 5], [2, 5]], [[np.nan, 1], [1, 0]]),
+        rows([[1, 5], [2, 5]], [[np.inf, 0], [1, 0]]),
+        rows([[1, 5], [2, 5]], [[3e38, 3e38], [1, 0]]),
+        rows([[4, 5], [2, 5]], [[0.5, 0.5], [1, 0]]),  # can't have drawn a 1
+        rows([[1, 5], [2, 5]], [[0, 1], [1, 0]]),
+        rows([[1, 1], [2, 5]], [[0.5, 0.5], [1, 0]]),  # a token twice
+        rows([[1, 5, 5], [2, 5, 6]], [[0.5, 0.25, 0.25], [1, 0, 0]]),
+        rows([[1, VOCAB_SIZE], [2, 5]], [[1, 0], [1, 0]]),
+        rows([[1, -1], [2, 5]], [[0.5, 0.5], [1, 0]]),
+        rows([[], []], [[], []]),
+    ],
+)
+def test_impossible_distributions_are_not(
+    buffer: ProposalBuffer, distributions: TruncatedDistributions
+) -> None:
+    assert buffer.offer(proposal(distributions=distributions)) is Offer.INVALID
+    assert buffer.take(1) is None
+
+
+def test_matrices_of_different_widths_are_not_kept(buffer: ProposalBuffer) -> None:
+    q = TruncatedDistributions(np.array([[1, 2], [2, 3]], np.int32), np.ones((2, 1), np.float32))
+
+    assert buffer.offer(proposal(distributions=q)) is Offer.INVALID
+
+
+def test_continuations_of_several_outcomes_wait_for_the_one_that_happens(
+    buffer: ProposalBuffer,
+) -> None:
+    for last in (20, 21, 22):
+        assert buffer.offer(proposal(12, last, (last,))) is Offer.KEPT
+    assert buffer.take(1) is None
+
+    buffer.advance(1, 12, 21)
+
+    arrival = buffer.take(1)
+    assert arrival is not None
+    assert arrival.proposal.token_ids == (21,)
+    buffer.advance(1, 12, 20)  # whatever else happens, the others are right for what they extend
+    assert buffer.peek(1) is not None
+
+
+def test_what_was_overtaken_is_forgotten(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal(11, 3))
+    buffer.advance(1, 12, 4)
+    buffer.advance(1, 11, 3)  # never happens: only shows that nothing was left
+
+    assert buffer.take(1) is None
+
+
+def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalBuffer) -> None:
+    for last in range(1000):
+        buffer.offer(proposal(11, last))
+        buffer.offer(proposal(10, 7))  # again and again: it stays the newest but one
+
+    assert buffer.peek(1) is not None
+    kept = []
+    for last in range(1000):
+        buffer.advance(1, 11, last)
+        kept.append(buffer.peek(1) is not None)
+    assert sum(kept) <= 64
+    assert all(kept[-60:])
+
+
+def test_a_closed_session_is_gone(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal())
+    assert buffer.holds(1)
+    buffer.close(1)
+    buffer.close(1)
+
+    assert not buffer.holds(1)
+    assert buffer.take(1) is None
+    assert buffer.peek(1) is None
+    assert not buffer.take_sign_of_life(1)
+    assert buffer.offer(proposal()) is Offer.STALE
+
+
+@pytest.mark.parametrize(
+    ("offered", "is_alive"),
+    [
+        (proposal(position=9), True),
+        (proposal(last_token_id=8), True),
+        (proposal(position=12), True),
+        (proposal(token_ids=(-1,)), False),
+        (proposal(position=9, token_ids=(1,) * 50), False),
+        (proposal(session_id=2), False),
+    ],
+)
+def test_a_sound_proposal_is_a_sign_of_life_even_if_late(
+    buffer: ProposalBuffer, offered: Proposal, is_alive: bool
+) -> None:
+    assert not buffer.take_sign_of_life(1)
+    buffer.offer(offered)
+
+    assert buffer.take_sign_of_life(1) == is_alive
+    assert not buffer.take_sign_of_life(1)
+
+
+def test_a_proposal_that_was_taken_is_no_sign_of_life_later(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal())
+    buffer.take(1)
+
+    assert not buffer.take_sign_of_life(1)
+
+
+def test_nobody_waits_for_what_is_there_or_closed(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal())
+
+    assert buffer.wait_for([1, 2], deadline=PATIENCE_S)
+    assert buffer.wait_for([], deadline=PATIENCE_S)
+
+
+def test_a_deadline_that_has_passed_ends_the_wait_at_once(
+    buffer: ProposalBuffer, clock: Clock
+) -> None:
+    clock.now = 1.0
+
+    assert not buffer.wait_for([1], deadline=1.0)
+    assert not buffer.wait_for([1], deadline=-1.0)
+    assert not buffer.wait_for([1], deadline=float("nan"))
+
+
+def test_a_wait_ends_at_its_deadline_though_other_proposals_keep_arriving() -> None:
+    buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
+    buffer.advance(1, 10, 7)
+    buffer.advance(2, 10, 7)
+    stop = threading.Event()
+
+    def offer_for_another_session() -> None:
+        while not stop.is_set():
+            buffer.offer(proposal(session_id=2))
+
+    thread = threading.Thread(target=offer_for_another_session)
+    thread.start()
+    started = time.monotonic()
+    is_complete = buffer.wait_for([1, 2], started + 0.05)
+    waited_s = time.monotonic() - started
+    stop.set()
+    thread.join()
+
+    assert not is_complete
+    assert 0.05 <= waited_s < 0.5
+
+
+def test_a_wait_ends_with_the_last_proposal_that_is_awaited() -> None:
+    buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
+    buffer.advance(1, 10, 7)
+    buffer.advance(2, 20, 8)
+    started = time.monotonic()
+    results: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: results.append(buffer.wait_for([1, 2], started + PATIENCE_S))
+    )
+    thread.start()
+    buffer.offer(proposal(last_token_id=9))  # stale: wakes nobody for good
+    buffer.offer(proposal())
+    assert thread.is_alive()
+    buffer.offer(proposal(20, 8, session_id=2))
+    thread.join(PATIENCE_S)
+
+    assert results == [True]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["offer", "advance", "take"]), st.integers(8, 14), st.integers(0, 2)
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_only_what_extends_the_request_is_taken(
+    actions: list[tuple[str, int, int]],
+) -> None:
+    buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH, Clock())
+    state = (8, 0)
+    buffer.advance(1, *state)
+    for action, position, last in actions:
+        if action == "offer":
+            buffer.offer(proposal(position, last))
+        elif action == "advance" and position > state[0]:
+            state = (position, last)
+            buffer.advance(1, *state)
+        elif action == "take" and (arrival := buffer.take(1)) is not None:
+            assert (arrival.proposal.position, arrival.proposal.last_token_id) == state
+
+
+def test_many_threads_may_offer_while_one_takes() -> None:
+    buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
+    buffer.advance(1, 0, 7)
+    stop = threading.Event()
+    position = 0
+
+    def offer() -> None:
+        while not stop.is_set():
+            buffer.offer(proposal(position, 7))
+
+    threads = [threading.Thread(target=offer) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for position in range(50):
+        buffer.advance(1, position, 7)
+        assert buffer.wait_for([1], time.monotonic() + PATIENCE_S)
+        arrival = buffer.take(1)
+        assert arrival is not None
+        assert arrival.proposal.position == position
+    stop.set()
+    for thread in threads:
+        thread.join()

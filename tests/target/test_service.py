@@ -1,0 +1,175 @@
+import pytest
+
+from specray.errors import ProtocolError
+from specray.target.buffer import ProposalBuffer
+from specray.target.service import RouterStreams
+from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.wire.stats import TargetStats
+
+NOW_NS = 5_000_000_000_000
+FRAME = SessionFrame(closes=(1,))
+
+
+class Peer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: list[SessionFrame] = []
+
+    def send(self, frame: SessionFrame) -> None:
+        self.sent.append(frame)
+
+
+class Engine:
+    def stats(self) -> TargetStats:
+        return TargetStats(num_steps=3, num_proposals_used=2)
+
+
+@pytest.fixture
+def buffer() -> ProposalBuffer:
+    buffer = ProposalBuffer(vocab_size=100, max_depth=4)
+    buffer.advance(1, 10, 7)
+    return buffer
+
+
+@pytest.fixture
+def streams(buffer: ProposalBuffer) -> RouterStreams:
+    return RouterStreams(buffer, SpeculationPolicy(), clock_ns=lambda: NOW_NS)
+
+
+def proposal(position: int = 10, sent_at_ns: int = 0, draft_time_us: int = 0) -> Proposal:
+    return Proposal(1, position, 7, (1, 2), "model", None, sent_at_ns, draft_time_us)
+
+
+def receive(streams: RouterStreams, *proposals: Proposal, lost: tuple[int, ...] = ()) -> None:
+    streams.received(Peer("r"), ProposalFrame(proposals, lost))
+
+
+def test_frames_go_to_the_router_that_is_connected(streams: RouterStreams) -> None:
+    one, other = Peer("one"), Peer("other")
+    streams.connected(one)
+    streams.connected(other)
+    streams.send("one", FRAME)
+    streams.send("nobody", FRAME)
+
+    assert one.sent == [FRAME]
+    assert not other.sent
+    assert [streams.is_connected(name) for name in ("one", "other", "nobody")] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_router_that_left_is_reported_once(streams: RouterStreams) -> None:
+    peer = Peer("r")
+    streams.connected(peer)
+    assert streams.take_departed() == []
+    streams.disconnected(peer)
+
+    assert not streams.is_connected("r")
+    assert streams.take_departed() == ["r"]
+    assert streams.take_departed() == []
+    streams.send("r", FRAME)
+    assert not peer.sent
+
+
+def test_a_router_that_replaces_its_stream_has_forgotten_the_old_ones_sessions(
+    streams: RouterStreams,
+) -> None:
+    old, new = Peer("r"), Peer("r")
+    streams.connected(old)
+    streams.connected(new)
+    assert streams.take_departed() == ["r"]
+
+    streams.disconnected(old)  # the end of the old stream is noticed later, or never
+
+    assert streams.is_connected("r")
+    assert streams.take_departed() == []
+    streams.send("r", FRAME)
+    assert new.sent == [FRAME]
+    assert streams.stats().num_routers == 1
+
+
+def test_proposals_are_buffered_and_what_is_of_no_use_is_counted(
+    streams: RouterStreams, buffer: ProposalBuffer
+) -> None:
+    useful = proposal()
+    invalid = Proposal(1, 10, 7, (100,), "model")
+    stale = Proposal(9, 10, 7, (1,), "model")
+    receive(streams, useful, proposal(9), proposal(8), stale, invalid)
+
+    assert buffer.peek(1) is useful
+    stats = streams.stats()
+    assert stats.num_proposals_late == 2
+    assert stats.num_proposals_stale == 1
+    assert stats.num_proposals_invalid == 1
+
+
+def test_lost_sessions_are_reported_once_and_only_if_they_are_open(
+    streams: RouterStreams, buffer: ProposalBuffer
+) -> None:
+    buffer.advance(2, 5, 5)
+    receive(streams, lost=(1, 2, 2**63, *range(100, 10_000)))
+
+    assert streams.take_lost() == [1, 2]
+    assert streams.take_lost() == []
+
+
+def test_a_round_trip_is_split_into_drafting_and_the_rest(streams: RouterStreams) -> None:
+    receive(streams, proposal(sent_at_ns=NOW_NS - 30_000_000, draft_time_us=20_000))
+
+    stats = streams.stats()
+    assert stats.draft_time.count == 1
+    assert stats.draft_time.sum_s == pytest.approx(0.020)
+    assert stats.relay_time.sum_s == pytest.approx(0.010)
+
+
+def test_no_more_is_drafting_than_the_round_trip_took(streams: RouterStreams) -> None:
+    receive(streams, proposal(sent_at_ns=NOW_NS - 30_000_000, draft_time_us=2**32 - 1))
+
+    assert streams.stats().draft_time.sum_s == pytest.approx(0.030)
+    assert streams.stats().relay_time.sum_s == 0
+
+
+@pytest.mark.parametrize("sent_at_ns", [0, NOW_NS + 1, 2**64 - 1, NOW_NS - 11 * 10**9])
+def test_impossible_round_trips_are_not_measured(streams: RouterStreams, sent_at_ns: int) -> None:
+    receive(streams, proposal(sent_at_ns=sent_at_ns))
+
+    assert streams.stats().draft_time.count == 0
+    assert streams.stats().relay_time.count == 0
+
+
+def test_both_sides_counters_are_reported(streams: RouterStreams) -> None:
+    streams.report_stats_of(Engine())
+    streams.connected(Peer("r"))
+    receive(streams, proposal(9))
+    stats = streams.stats()
+
+    assert (stats.num_steps, stats.num_proposals_used) == (3, 2)
+    assert (stats.num_proposals_late, stats.num_routers) == (1, 1)
+
+
+def test_a_snapshot_does_not_change_later(streams: RouterStreams) -> None:
+    sent_at_ns = NOW_NS - 1_000_000
+    receive(streams, proposal(sent_at_ns=sent_at_ns))
+    stats = streams.stats()
+    receive(streams, proposal(sent_at_ns=sent_at_ns))
+
+    assert stats.relay_time.count == 1
+
+
+def test_the_policy_is_replaced(streams: RouterStreams) -> None:
+    policy = SpeculationPolicy(is_enabled=False, max_depth=2, max_wait_ms=0.0)
+    streams.configure(policy)
+
+    assert streams.policy is policy
+
+
+@pytest.mark.parametrize("wait_ms", [-1.0, float("nan"), float("inf"), 1e9])
+def test_a_wait_that_would_stop_the_engine_is_refused(
+    streams: RouterStreams, wait_ms: float
+) -> None:
+    with pytest.raises(ProtocolError, match="max_wait_ms"):
+        streams.configure(SpeculationPolicy(max_wait_ms=wait_ms))
+
+    assert streams.policy == SpeculationPolicy()
