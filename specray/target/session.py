@@ -33,7 +33,7 @@ class Session:
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     wanted_depth: int = 0
     committed_at: float = 0.0  # when its latest commit left
-    num_missed: int = 0  # proposals in a row that did not make their step
+    num_missed: int = 0  # waits for its proposals that were in vain, since it was heard of
 
     def room(self) -> int:
         """Draft tokens that could still become part of the answer: the last is never one."""

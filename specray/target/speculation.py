@@ -4,6 +4,7 @@ Knows nothing of vLLM; `scheduler` calls it, from the engine's thread only.
 """
 
 import copy
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +26,8 @@ from specray.types import (
 )
 from specray.wire.stats import TargetStats
 
-_PATIENT_MISSES = 2  # in a row; nobody waits for a session any longer until it answers
-_PATIENT_SILENCE = 4  # misses in a row of all of a router's sessions; the same for the router
+_PATIENT_MISSES = 2  # waits in vain; nobody waits for a session any longer until it answers
+_PATIENT_SILENCE = 4  # in which not one of a router's sessions answered; the same for the router
 
 
 class Streams(Protocol):
@@ -69,7 +70,7 @@ class Speculation:
         self._planner = Planner()
         self._latency = LatencyEstimate()
         self._sessions: dict[int, Session] = {}
-        self._silence: dict[str, int] = defaultdict(int)  # router -> misses in a row
+        self._silence: dict[str, int] = {}  # router -> waits in vain since it was heard of
         self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
         self._stats = TargetStats()
 
@@ -116,10 +117,10 @@ class Speculation:
         """
         self._note_losses()
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
-        if may_wait:
-            self._wait_for_due(sessions, num_others)
+        awaited = self._wait_for_due(sessions, num_others) if may_wait else []
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
+        self._note_silence(awaited, [session for session, _ in ready])
         offers = [self._offer(session, len(proposal.token_ids)) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
         chosen = {}
@@ -168,31 +169,33 @@ class Speculation:
         self._note_losses()
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
         offers = [self._offer(session, session.max_depth) for session in sessions]
-        wait_s = self._latency.mean_s or 0.0
-        depths = self._planner.wanted_depths(offers, num_others, wait_s)
+        depths = self._planner.wanted_depths(offers, num_others, self._expected_wait_s())
         for session, depth in zip(sessions, depths, strict=True):
             session.wanted_depth = depth
             self._commit(session, lengths_before[session.session_id])
         self.flush()
 
     def stats(self) -> TargetStats:
-        """A snapshot of the counters."""
-        stats = copy.deepcopy(self._stats)
-        stats.num_open_sessions = len(self._sessions)
-        return stats
+        """A snapshot of the counters; called on the stream server's thread."""
+        now = self._stats
+        sources = now.sources.copy()  # in one piece: the engine's thread may be adding one
+        return replace(
+            now,
+            sources={source: copy.deepcopy(counts) for source, counts in sources.items()},
+            step_time=now.step_time.copy(),
+            wait_time=now.wait_time.copy(),
+            num_open_sessions=len(self._sessions),
+        )
 
     def _take(self, session: Session) -> Proposal | None:
         arrival = self._buffer.take(session.session_id)
         if arrival is not None:
-            session.source, session.num_missed = arrival.proposal.source, 0
-            self._silence[session.router] = 0
+            session.source = arrival.proposal.source
+            self._hear_of(session)
             if session.is_due:
                 self._latency.observe(max(0.0, arrival.at - session.committed_at))
         elif session.is_due:
             self._stats.num_misses += 1
-            is_alive = self._buffer.take_sign_of_life(session.session_id)
-            session.num_missed = 1 if is_alive else session.num_missed + 1
-            self._silence[session.router] = 1 if is_alive else self._silence[session.router] + 1
         session.is_due = False
         return arrival and arrival.proposal
 
@@ -203,22 +206,41 @@ class Speculation:
 
     # Waiting for proposals.
 
-    def _wait_for_due(self, sessions: Sequence[Session], num_others: int) -> None:
+    def _wait_for_due(self, sessions: Sequence[Session], num_others: int) -> list[Session]:
+        """Wait if it pays; returns the sessions that were waited for, in vain or not."""
         missing = [s for s in sessions if s.is_due and self._buffer.peek(s.session_id) is None]
+        for session in missing:
+            if self._buffer.take_sign_of_life(session.session_id):
+                self._hear_of(session)  # too late for its step, but it answers
         awaited = [s for s in missing if self._is_patient(s)]
         if not awaited:
-            return
+            return []
         started = self._clock()
         deadline = self._deadline(awaited)
-        if deadline > started and self._is_worth_waiting(sessions, awaited, num_others):
-            if not self._buffer.wait_for([s.session_id for s in awaited], deadline):
-                # What comes later is not timed: the running step keeps this process from taking
-                # it in. It took longer than the wait; assume twice as long.
-                self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
-            self._stats.wait_time.observe(self._clock() - started)
+        if deadline <= started or not self._is_worth_waiting(sessions, awaited, num_others):
+            return []
+        if not self._buffer.wait_for([s.session_id for s in awaited], deadline):
+            # What comes later is not timed: the running step keeps this process from taking
+            # it in. It took longer than the wait; assume twice as long.
+            self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
+        self._stats.wait_time.observe(self._clock() - started)
+        return awaited
+
+    def _hear_of(self, session: Session) -> None:
+        session.num_missed = 0
+        self._silence.pop(session.router, None)
+
+    def _note_silence(self, awaited: Sequence[Session], answered: Sequence[Session]) -> None:
+        """Learn whom not to wait for. Only a wait in vain tells: no step allows for drafting."""
+        answered_ids = {session.session_id for session in answered}
+        silent = [s for s in awaited if s.session_id not in answered_ids]
+        for session in silent:
+            session.num_missed += 1
+        for router in {s.router for s in silent} - {s.router for s in answered}:
+            self._silence[router] = self._silence.get(router, 0) + 1
 
     def _is_patient(self, session: Session) -> bool:
-        is_silent = self._silence[session.router] >= _PATIENT_SILENCE
+        is_silent = self._silence.get(session.router, 0) >= _PATIENT_SILENCE
         return session.num_missed < _PATIENT_MISSES and not is_silent
 
     def _deadline(self, awaited: Sequence[Session]) -> float:
@@ -232,7 +254,6 @@ class Speculation:
     ) -> bool:
         if self._planner.is_probing:
             return True
-        num_all = num_others + len(sessions)
         here = [self._offer(s, self._num_here(s)) for s in sessions]
         awaited_ids = {session.session_id for session in awaited}
         soon = [
@@ -240,13 +261,15 @@ class Speculation:
             for s, offer in zip(sessions, here, strict=True)
         ]
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
-        left_s = max(0.0, (self._latency.mean_s or 0.0) - elapsed_s)
-        num_plain = num_all - len(sessions)
-        now, later = (
-            self._planner.plan(here, num_plain),
-            self._planner.plan(soon, num_plain, left_s),
-        )
+        left_s = max(0.0, self._expected_wait_s() - elapsed_s)
+        now = self._planner.plan(here, num_others)
+        later = self._planner.plan(soon, num_others, left_s)
         return later.goodput > now.goodput
+
+    def _expected_wait_s(self) -> float:
+        """From a commit to its proposal; infinite when no step waits for so long."""
+        mean_s = self._latency.mean_s or 0.0
+        return mean_s if mean_s <= self._streams.policy.max_wait_ms / 1e3 else math.inf
 
     def _num_here(self, session: Session) -> int:
         proposal = self._buffer.peek(session.session_id)
@@ -282,6 +305,8 @@ class Speculation:
     def _note_losses(self) -> None:
         lost = {i for i in self._streams.take_lost() if i in self._sessions}
         departed = set(self._streams.take_departed())
+        for router in departed:
+            self._silence.pop(router, None)  # it may never come back; if it does, with a new draft
         for session in self._sessions.values():
             if session.session_id in lost or session.router in departed:
                 session.is_announced = session.is_due = False

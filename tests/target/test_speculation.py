@@ -1,0 +1,733 @@
+import itertools
+import math
+import threading
+from collections.abc import Callable, Collection
+
+import numpy as np
+import pytest
+
+from specray.target.buffer import ProposalBuffer
+from specray.target.session import Session
+from specray.target.speculation import Speculation
+from specray.types import (
+    Commit,
+    OpenSession,
+    Proposal,
+    SamplingSettings,
+    SessionFrame,
+    SpeculationPolicy,
+    TruncatedDistributions,
+)
+
+STEP_S = 0.050
+TOKEN_S = 0.0005
+MAX_WAIT_S = 0.020
+PROMPT = (1, 2, 3, 4)
+MAX_DEPTH = 5
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Streams:
+    """The routers, as the test wants them."""
+
+    def __init__(self) -> None:
+        self.policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=1e3 * MAX_WAIT_S)
+        self.connected = {"r"}
+        self.sent: list[tuple[str, SessionFrame]] = []
+        self.lost: list[int] = []
+        self.departed: list[str] = []
+
+    def is_connected(self, router: str) -> bool:
+        return router in self.connected
+
+    def send(self, router: str, frame: SessionFrame) -> None:
+        self.sent.append((router, frame))
+
+    def take_lost(self) -> list[int]:
+        lost, self.lost = self.lost, []
+        return lost
+
+    def take_departed(self) -> list[str]:
+        departed, self.departed = self.departed, []
+        return departed
+
+    def take_sent(self) -> list[tuple[str, SessionFrame]]:
+        sent, self.sent = self.sent, []
+        return sent
+
+    def take_frame(self) -> SessionFrame:
+        """The one frame that was sent since the last call."""
+        ((_, frame),) = self.take_sent()
+        return frame
+
+
+class Buffer(ProposalBuffer):
+    """Proposals arrive on the fake clock; a wait lets it run on to the next arrival."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(100, MAX_DEPTH, clock)
+        self._fake_clock = clock
+        self._under_way: list[tuple[float, Proposal]] = []
+        self.waits: list[float] = []  # in seconds
+
+    def arrive(self, at: float, proposal: Proposal) -> None:
+        self._under_way.append((at, proposal))
+        self._under_way.sort(key=lambda item: item[0])
+
+    def run_clock(self, until: float) -> None:
+        while self._under_way and self._under_way[0][0] <= until:
+            at, proposal = self._under_way.pop(0)
+            self._fake_clock.now = max(self._fake_clock.now, at)
+            self.offer(proposal)
+        self._fake_clock.now = max(self._fake_clock.now, until)
+
+    def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
+        started = self._fake_clock.now
+        while True:
+            if all(self.peek(i) is not None for i in session_ids):
+                is_complete = True
+                break
+            if not self._under_way or self._under_way[0][0] > deadline:
+                self.run_clock(deadline)
+                is_complete = False
+                break
+            self.run_clock(self._under_way[0][0])
+        self.waits.append(self._fake_clock.now - started)
+        return is_complete
+
+
+Answer = Callable[[Commit, tuple[int, ...]], Proposal | None]
+
+
+class World:
+    """An engine, a draft behind a router, and the time that both take."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.streams = Streams()
+        self.buffer = Buffer(self.clock)
+        self.speculation = Speculation(self.buffer, self.streams, self.clock)
+        self.sessions: dict[int, Session] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.latency_s = 0.002
+        self.quality = 1.0  # 1: every draft token is accepted; 0: none
+        self.answer: Answer = perfect
+        self.num_used: list[int] = []  # proposals, by step
+        self._names = itertools.count(1)
+
+    def open(self, router: str = "r", max_tokens: int = 10_000, max_depth: int = 64) -> Session:
+        session_id = next(self._names)
+        tokens = list(PROMPT)
+        session = Session(
+            *(session_id, router, tokens, len(tokens), len(tokens) + max_tokens, max_depth),
+            SamplingSettings(0.7),
+            uses_distributions=True,
+        )
+        self.sessions[session_id], self.tokens[session_id] = session, tokens
+        self.speculation.open(session)
+        return session
+
+    def close(self, session: Session) -> None:
+        del self.sessions[session.session_id]
+        self.speculation.close(session.session_id)
+
+    def step(self, *, may_wait: bool = True, num_others: int = 0) -> dict[int, Proposal]:
+        """One decode step of all sessions, and the draft's answers to its commits."""
+        ids = list(self.sessions)
+        chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
+        self.num_used.append(len(chosen))
+        num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
+        step_s = STEP_S + TOKEN_S * num_tokens
+        self.buffer.run_clock(self.clock.now + step_s)
+        before = {session_id: len(self.tokens[session_id]) for session_id in ids}
+        for session_id in ids:
+            self._verify(session_id, chosen.get(session_id))
+        num_committed = sum(len(self.tokens[i]) - before[i] for i in ids)
+        self.speculation.observe_step(num_tokens, len(ids) + num_others, num_committed, step_s)
+        num_sent = len(self.streams.sent)
+        self.speculation.commit(before, num_others)
+        self._draft(self.streams.sent[num_sent:])
+        return chosen
+
+    def run(self, num_steps: int, *, may_wait: bool = True) -> None:
+        for _ in range(num_steps):
+            self.step(may_wait=may_wait)
+
+    def _verify(self, session_id: int, proposal: Proposal | None) -> None:
+        token_ids = proposal.token_ids if proposal is not None else ()
+        num_accepted = round(self.quality * len(token_ids))
+        if proposal is not None:
+            self.speculation.observe_verification(
+                session_id, proposal.source, len(token_ids), num_accepted
+            )
+        added = [*token_ids[:num_accepted], len(self.tokens[session_id]) % 100]
+        self.tokens[session_id].extend(added)
+
+    def _draft(self, sent: list[tuple[str, SessionFrame]]) -> None:
+        for _, frame in sent:
+            for commit in frame.commits:
+                tokens = tuple(self.tokens.get(commit.session_id, ()))
+                proposal = self.answer(commit, tokens) if commit.depth else None
+                if proposal is not None:
+                    self.buffer.arrive(self.clock.now + self.latency_s, proposal)
+
+
+def perfect(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+    guess = tuple((len(tokens) + i) % 100 for i in range(commit.depth))
+    return Proposal(commit.session_id, len(tokens), tokens[-1], guess, "model")
+
+
+def silent(_commit: Commit, _tokens: tuple[int, ...]) -> None:
+    return None
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# Telling the drafts.
+
+
+def test_a_request_is_announced_when_it_arrives(world: World) -> None:
+    session = world.open(max_depth=3)
+
+    frame = world.streams.take_frame()
+    assert frame == SessionFrame(
+        opens=(OpenSession(session.session_id, PROMPT, 4, SamplingSettings(0.7), 3),)
+    )
+
+
+def test_a_commit_says_what_was_added_and_where(world: World) -> None:
+    session = world.open()
+    world.run(3)
+    world.streams.take_sent()
+    before = len(session.token_ids)
+    (proposal,) = world.step().values()
+
+    (commit,) = world.streams.take_frame().commits
+    assert len(proposal.token_ids) == MAX_DEPTH
+    assert commit.position == before
+    assert list(commit.token_ids) == world.tokens[session.session_id][before:]
+    assert commit.sent_at_ns == int(world.clock.now * 1e9)
+
+
+def test_a_draft_that_follows_the_frames_knows_every_token(world: World) -> None:
+    for _ in range(3):
+        world.open()
+    world.run(20)
+    followed: dict[int, list[int]] = {}
+    for _, frame in world.streams.sent:
+        for opened in frame.opens:
+            followed[opened.session_id] = list(opened.token_ids)
+        for commit in frame.commits:
+            assert commit.position == len(followed[commit.session_id])
+            followed[commit.session_id].extend(commit.token_ids)
+
+    assert followed == world.tokens
+
+
+def test_each_step_is_one_frame_per_router(world: World) -> None:
+    world.streams.connected.add("s")
+    sessions = [world.open(router) for router in ("r", "s", "r", "s")]
+    world.streams.take_sent()
+    world.close(sessions[0])
+    world.step()
+
+    sent = dict(world.streams.sent)
+    assert len(world.streams.sent) == 2
+    assert [c.session_id for c in sent["r"].commits] == [3]
+    assert sent["r"].closes == (1,)
+    assert [c.session_id for c in sent["s"].commits] == [2, 4]
+
+
+def test_a_session_is_closed_exactly_once(world: World) -> None:
+    session = world.open()
+    world.streams.take_sent()
+    world.close(session)
+    world.speculation.close(session.session_id)
+    world.speculation.close(12345)
+    world.speculation.flush()
+    world.speculation.flush()
+
+    assert world.streams.take_frame() == SessionFrame(closes=(session.session_id,))
+    assert not world.buffer.holds(session.session_id)
+    assert world.speculation.stats().num_open_sessions == 0
+
+
+def test_a_closed_session_is_neither_verified_nor_committed(world: World) -> None:
+    session = world.open()
+    world.run(3)
+    world.close(session)
+    world.streams.take_sent()
+
+    assert world.speculation.propose([session.session_id], 0, may_wait=True) == {}
+    world.speculation.commit({session.session_id: 4}, 0)
+    assert not any(frame.commits for _, frame in world.streams.sent)
+
+
+def test_a_lost_session_is_opened_again_with_all_its_tokens(world: World) -> None:
+    session, other = world.open(), world.open()
+    world.run(3)
+    world.streams.take_sent()
+    before = tuple(session.token_ids)
+    world.streams.lost = [session.session_id, 999]
+    world.step()
+
+    frame = world.streams.take_frame()
+    (opened,) = frame.opens
+    assert (opened.session_id, opened.num_prompt_tokens) == (session.session_id, 4)
+    assert opened.token_ids == before
+    assert {c.session_id: c.position for c in frame.commits}[session.session_id] == len(before)
+    assert len(frame.commits) == 2
+    world.step()
+    assert not world.streams.take_frame().opens
+    assert other.is_announced
+
+
+def test_a_router_that_comes_back_gets_all_its_sessions_again(world: World) -> None:
+    sessions = [world.open(), world.open()]
+    world.run(3)
+    world.streams.take_sent()
+    world.streams.connected, world.streams.departed = set(), ["r"]
+    world.run(2)
+    assert not world.streams.take_sent()
+
+    world.streams.connected = {"r"}
+    lengths = [len(s.token_ids) for s in sessions]
+    world.step()
+
+    frame = world.streams.take_frame()
+    assert [len(opened.token_ids) for opened in frame.opens] == lengths
+    assert len(frame.commits) == 2
+    world.step()
+    assert world.num_used[-1] == 2
+
+
+def test_a_router_that_comes_later_gets_the_session_then(world: World) -> None:
+    world.streams.connected = set()
+    world.open()
+    world.run(2)
+    assert not world.streams.take_sent()
+    world.streams.connected = {"r"}
+    world.step()
+
+    assert len(world.streams.take_frame().opens) == 1
+
+
+def test_nobody_is_told_of_the_end_of_what_he_never_heard_of(world: World) -> None:
+    world.streams.connected = set()
+    session = world.open()
+    world.close(session)
+    world.speculation.flush()
+
+    assert not world.streams.sent
+
+
+def test_nothing_is_left_of_sessions_and_routers_that_went(world: World) -> None:
+    sizes = []
+    for i in range(30):
+        router = f"router-{i}"
+        world.streams.connected = {router}
+        world.answer = silent if i % 2 else perfect
+        session = world.open(router)
+        world.run(8)
+        world.close(session)
+        world.speculation.flush()
+        world.streams.departed = [router]
+        world.speculation.propose([], 0, may_wait=True)
+        sizes.append(sum(len(v) for v in vars(world.speculation).values() if isinstance(v, dict)))
+
+    assert set(sizes) == {0}
+
+
+# Before a step.
+
+
+def test_proposals_are_verified_in_the_next_step(world: World) -> None:
+    world.open()
+    world.open()
+    world.run(2)
+    chosen = world.step()
+
+    assert {len(p.token_ids) for p in chosen.values()} == {MAX_DEPTH}
+    assert world.speculation.stats().num_proposals_used == sum(world.num_used)
+
+
+@pytest.mark.parametrize(
+    ("policy_depth", "own_depth", "expected"), [(5, 64, 5), (2, 64, 2), (5, 3, 3), (5, 1, 1)]
+)
+def test_depths_stay_below_every_cap(
+    world: World, policy_depth: int, own_depth: int, expected: int
+) -> None:
+    world.streams.policy = SpeculationPolicy(True, policy_depth, 20.0)
+    world.open(max_depth=own_depth)
+    world.run(2)
+
+    (proposal,) = world.step().values()
+    assert len(proposal.token_ids) == expected
+    depths = [commit.depth for _, frame in world.streams.sent for commit in frame.commits]
+    assert max(depths) == expected
+
+
+def test_a_proposal_is_cut_to_a_cap_that_was_lowered_meanwhile(world: World) -> None:
+    world.open()
+    world.run(2)
+    world.streams.policy = SpeculationPolicy(True, 2, 20.0)
+
+    (proposal,) = world.step().values()
+    assert len(proposal.token_ids) == 2
+
+
+@pytest.mark.parametrize("policy", [SpeculationPolicy(False, 5, 20.0), SpeculationPolicy(True, 0)])
+def test_speculation_can_be_switched_off_and_on(world: World, policy: SpeculationPolicy) -> None:
+    world.open()
+    world.run(3)
+    start, world.streams.policy = world.streams.policy, policy
+    world.step()
+    world.streams.take_sent()
+    num_waits = len(world.buffer.waits)
+    world.run(200)
+
+    assert set(world.num_used[-200:]) == {0}
+    assert len(world.buffer.waits) == num_waits
+    assert {c.depth for _, frame in world.streams.sent for c in frame.commits} == {0}
+    world.streams.policy = start
+    world.run(3)
+    assert world.num_used[-1] == 1
+
+
+def test_no_draft_token_lies_beyond_the_end_of_the_answer(world: World) -> None:
+    session = world.open(max_tokens=12)
+    while len(session.token_ids) < session.max_length:
+        room = session.max_length - len(session.token_ids)
+        chosen = world.step()
+        assert all(len(p.token_ids) < room for p in chosen.values())
+
+    assert len(session.token_ids) == session.max_length
+    (*_, (_, last)) = world.streams.sent
+    assert last.commits[0].depth == 0
+
+
+def test_distributions_are_cut_with_their_tokens(world: World) -> None:
+    world.answer = with_distributions
+    world.open(max_depth=5)
+    world.run(2)
+    world.streams.policy = SpeculationPolicy(True, 3, 20.0)
+
+    (proposal,) = world.step().values()
+    assert len(proposal.token_ids) == 3
+    assert proposal.distributions is not None
+    assert proposal.distributions.token_ids[:, 0].tolist() == list(proposal.token_ids)
+
+
+def test_distributions_are_dropped_where_they_may_not_be_used(world: World) -> None:
+    world.answer = with_distributions
+    session = world.open()
+    session.uses_distributions = False
+    world.run(2)
+
+    (proposal,) = world.step().values()
+    assert len(proposal.token_ids) == MAX_DEPTH
+    assert proposal.distributions is None
+
+
+def with_distributions(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+    plain = perfect(commit, tokens)
+    ids = np.array([plain.token_ids], np.int32).T
+    q = TruncatedDistributions(ids, np.ones(ids.shape, np.float32))
+    return Proposal(
+        plain.session_id, plain.position, plain.last_token_id, plain.token_ids, "model", q
+    )
+
+
+def test_a_proposal_for_another_request_or_place_is_never_used(world: World) -> None:
+    def misplaced(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+        kinds = itertools.product((commit.session_id, 3 - commit.session_id), (-1, 0, 1), (0, 1))
+        session_id, shift, wrong = list(kinds)[len(tokens) % 12]
+        last = (tokens[-1] + wrong) % 100
+        return Proposal(session_id, len(tokens) + shift, last, (1,), "model")
+
+    world.answer = misplaced
+    world.quality = 0.0
+    world.open()
+    world.open()
+    for _ in range(60):
+        states = {i: (len(tokens), tokens[-1]) for i, tokens in world.tokens.items()}
+        for session_id, proposal in world.step().items():
+            assert proposal.session_id == session_id
+            assert (proposal.position, proposal.last_token_id) == states[session_id]
+
+
+def test_an_empty_proposal_is_an_answer_but_nothing_to_verify(world: World) -> None:
+    world.answer = lambda commit, tokens: Proposal(
+        commit.session_id, len(tokens), tokens[-1], (), "prompt_lookup"
+    )
+    world.open()
+    world.run(10)
+
+    assert sum(world.num_used) == 0
+    assert world.speculation.stats().num_misses == 0
+    assert world.buffer.waits == pytest.approx([world.latency_s] * 9)
+
+
+def test_a_useless_draft_ends_at_depth_0_and_is_probed_without_end(world: World) -> None:
+    world.quality = 0.0
+    world.open()
+    world.run(600)
+
+    assert sum(world.num_used[100:]) < 12
+    assert sum(world.num_used[300:]) > 0
+    world.quality = 1.0
+    world.run(600)
+    assert sum(world.num_used[-20:]) == 20
+
+
+# Waiting.
+
+
+def test_a_step_waits_for_a_proposal_that_is_due_and_no_longer(world: World) -> None:
+    world.open()
+    world.run(5)
+
+    assert world.buffer.waits == pytest.approx([world.latency_s] * len(world.buffer.waits))
+    assert world.num_used[-1] == 1
+    assert world.speculation.stats().wait_time.count == len(world.buffer.waits)
+
+
+def test_a_step_that_may_not_wait_goes_on_at_once(world: World) -> None:
+    world.open()
+    world.run(20, may_wait=False)
+
+    assert not world.buffer.waits
+    assert sum(world.num_used) == 0
+    assert world.speculation.stats().num_misses > 0
+
+
+def test_no_step_waits_without_a_draft_that_heard_of_it(world: World) -> None:
+    world.streams.connected = set()
+    world.open()
+    world.run(50)
+
+    assert not world.buffer.waits
+
+
+def test_no_step_waits_for_a_draft_that_was_lost_meanwhile(world: World) -> None:
+    world.open()
+    world.run(3)
+    num_waits = len(world.buffer.waits)
+    world.streams.connected, world.streams.departed = set(), ["r"]
+    world.run(50)
+
+    assert len(world.buffer.waits) == num_waits
+
+
+def test_no_step_waits_for_what_is_already_there(world: World) -> None:
+    world.latency_s = 0.0
+    world.open()
+    for _ in range(10):
+        world.step()
+        world.buffer.run_clock(world.clock.now)
+
+    assert not world.buffer.waits
+    assert world.num_used[-1] == 1
+
+
+@pytest.mark.parametrize("latency_s", [0.019, 0.021, 0.049, 0.3, math.inf])
+@pytest.mark.parametrize("num_sessions", [1, 3])
+def test_no_step_waits_longer_than_allowed(
+    world: World, latency_s: float, num_sessions: int
+) -> None:
+    world.latency_s = latency_s
+    for _ in range(num_sessions):
+        world.open()
+    world.run(300)
+
+    assert world.buffer.waits
+    assert max(world.buffer.waits) <= MAX_WAIT_S + 1e-9
+
+
+@pytest.mark.parametrize("num_sessions", [1, 8])
+def test_a_draft_that_never_answers_costs_a_few_waits_in_all(
+    world: World, num_sessions: int
+) -> None:
+    world.answer = silent
+    for _ in range(num_sessions):
+        world.open()
+    world.run(500)
+    for _ in range(20):  # nor does each new request pay for it again
+        world.open()
+        world.run(5)
+
+    assert sum(world.buffer.waits) <= 4 * MAX_WAIT_S + 1e-9
+
+
+@pytest.mark.parametrize("latency_s", [0.025, 0.040, 0.2])
+def test_a_draft_that_is_always_too_late_costs_next_to_nothing(
+    world: World, latency_s: float
+) -> None:
+    world.latency_s = latency_s
+    world.open()
+    world.run(1000)
+
+    assert sum(world.buffer.waits) < 0.01 * 1000 * STEP_S
+    assert len(world.buffer.waits) < 30
+
+
+def test_a_draft_that_becomes_fast_again_is_used_again(world: World) -> None:
+    world.open()
+    world.run(20)
+    world.latency_s = 0.2
+    world.run(200)
+    world.latency_s = 0.002
+    world.run(800)
+
+    assert sum(world.num_used[-50:]) == 50
+
+
+def test_a_draft_that_falls_silent_and_answers_again_is_used_again(world: World) -> None:
+    world.open()
+    world.run(20)
+    world.answer = silent
+    world.run(20)
+    world.answer = perfect
+    world.run(300)
+
+    assert sum(world.num_used[-50:]) == 50
+
+
+def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
+    world.latency_s = 0.2
+    world.open()
+    world.run(2)
+    world.latency_s = 0.002
+    world.run(60)
+
+    assert sum(world.num_used[-20:]) == 20
+
+
+def test_a_step_that_could_not_wait_is_not_held_against_the_draft(world: World) -> None:
+    for _ in range(8):
+        world.open()
+    world.run(10)
+    world.step(may_wait=False)  # somebody's prompt is being read
+    world.step()
+
+    assert world.num_used[-3:] == [8, 0, 8]
+
+
+def test_one_silent_session_does_not_hold_up_the_others(world: World) -> None:
+    world.answer = lambda commit, tokens: (
+        None if commit.session_id == 1 else perfect(commit, tokens)
+    )
+    for _ in range(4):
+        world.open()
+    world.run(100)
+
+    assert world.num_used[-50:] == [3] * 50
+    long_waits = [wait for wait in world.buffer.waits if wait > world.latency_s + 1e-9]
+    assert len(long_waits) <= 2
+
+
+def test_one_silent_router_does_not_hold_up_the_other(world: World) -> None:
+    world.streams.connected = {"r", "dead"}
+    world.answer = lambda commit, tokens: None if commit.session_id > 2 else perfect(commit, tokens)
+    world.open()
+    world.open()
+    for _ in range(20):
+        dead = world.open("dead")
+        world.run(5)
+        world.close(dead)
+
+    assert world.num_used[-50:] == [2] * 50
+    long_waits = [wait for wait in world.buffer.waits if wait > world.latency_s + 1e-9]
+    assert len(long_waits) <= 4
+
+
+def test_a_wait_is_not_worth_it_for_one_poor_draft_in_a_large_batch(world: World) -> None:
+    world.open()
+    world.latency_s = 0.015
+    for _ in range(100):
+        world.step(num_others=60)
+
+    assert len(world.buffer.waits) < 15
+
+
+# Counting.
+
+
+def test_steps_and_tokens_are_counted(world: World) -> None:
+    world.open()
+    world.open()
+    world.run(10)
+    stats = world.speculation.stats()
+
+    num_added = sum(len(tokens) - len(PROMPT) for tokens in world.tokens.values())
+    assert stats.num_steps == stats.step_time.count == 10
+    assert stats.num_request_steps == 20
+    assert stats.num_committed == num_added
+    assert stats.num_open_sessions == 2
+    counts = stats.sources["model"]
+    assert counts.num_proposed == counts.num_accepted == num_added - 20
+    assert sum(counts.proposed_per_position) == counts.num_proposed
+
+
+def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> None:
+    session = world.open()
+    world.speculation.observe_verification(session.session_id, "model", 3, 1)
+    world.speculation.observe_verification(session.session_id, "model", 2, 2)
+    world.speculation.observe_verification(99, "prompt_lookup", 1, 0)
+    sources = world.speculation.stats().sources
+
+    assert sources["model"].proposed_per_position == [2, 2, 1]
+    assert sources["model"].accepted_per_position == [2, 1]
+    assert sources["prompt_lookup"].num_proposed == 1
+
+
+def test_steps_with_prefill_do_not_count_as_decode_time(world: World) -> None:
+    world.speculation.observe_step(500, 1, 1, None)
+
+    stats = world.speculation.stats()
+    assert (stats.num_steps, stats.step_time.count) == (1, 0)
+
+
+def test_a_snapshot_does_not_change_later(world: World) -> None:
+    world.open()
+    world.run(5)
+    stats = world.speculation.stats()
+    steps, proposed = stats.num_steps, stats.sources["model"].num_proposed
+    per_position = list(stats.sources["model"].proposed_per_position)
+    world.run(5)
+
+    assert (stats.num_steps, stats.step_time.count) == (steps, steps)
+    assert stats.sources["model"].num_proposed == proposed
+    assert stats.sources["model"].proposed_per_position == per_position
+
+
+def test_snapshots_may_be_taken_from_another_thread(world: World) -> None:
+    session = world.open()
+    errors: list[Exception] = []
+    stop = threading.Event()
+
+    def snapshot() -> None:
+        while not stop.is_set():
+            try:
+                world.speculation.stats()
+            except RuntimeError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=snapshot)
+    thread.start()
+    for i in range(300):
+        source = f"source-{i}"  # more than there are, so that a race has a chance
+        world.speculation.observe_verification(session.session_id, source, 2, 1)  # type: ignore[arg-type]
+    stop.set()
+    thread.join()
+
+    assert not errors
