@@ -80,6 +80,7 @@ class Proposal:
     distributions: TruncatedDistributions | None = None  # None: treat each token as a point mass
     commit_sent_at_ns: int = 0  # `Commit.sent_at_ns` of the commit that this answers
     draft_time_us: int = 0  # from the commit's arrival at the draft to the proposal's departure
+    covers_outcomes: bool = False  # what would follow any verification of it has been sent too
 
 
 @dataclass(frozen=True, slots=True)

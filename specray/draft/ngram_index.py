@@ -1,6 +1,7 @@
 """An incremental index of a token sequence: what usually followed its n-grams."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 _COUNT_SHIFT = 32  # an entry packs count and position into one int: half a tuple's memory
 _POSITION_MASK = (1 << _COUNT_SHIFT) - 1
@@ -26,6 +27,7 @@ class NgramIndex:
         self._best: list[dict[int, int]] = [{} for _ in range(num_sizes)]
         # Counts of continuations that are not the best, by n-gram and token.
         self._others: list[dict[tuple[int, int], int]] = [{} for _ in range(num_sizes)]
+        self._successors: dict[int, dict[int, None]] = {}
         self._suffixes = [0]  # hash of the last n tokens, at n; at most max_ngram of them
         self._max_ngram = max_ngram
         self.extend(token_ids)
@@ -34,17 +36,38 @@ class NgramIndex:
         """Appends tokens."""
         for token_id in token_ids:
             self._count(token_id)
-            longer = [hash((suffix, token_id)) for suffix in self._suffixes[: self._max_ngram]]
-            self._suffixes = [0, *longer]
+            self._suffixes = self._longer(self._suffixes, token_id)
+            if self._token_ids:
+                followers = self._successors.setdefault(self._token_ids[-1], {})
+                followers.pop(token_id, None)  # a dict keeps the order of insertion
+                followers[token_id] = None
             self._token_ids.append(token_id)
 
-    def continuation(self, depth: int) -> list[int]:
-        """Up to `depth` tokens that may come next; empty when no suffix has a match."""
-        for size in range(len(self._suffixes) - 1, self._min_ngram - 1, -1):
-            entry = self._best[size - self._min_ngram].get(self._suffixes[size])
+    def continuation(self, depth: int, ahead: Sequence[int] = ()) -> list[int]:
+        """Up to `depth` tokens that may come next; empty when no suffix has a match.
+
+        Args:
+            depth: Most tokens wanted.
+            ahead: Tokens to be taken as appended, without appending them.
+        """
+        suffixes = self._suffixes
+        for token_id in ahead:
+            suffixes = self._longer(suffixes, token_id)
+        for size in range(len(suffixes) - 1, self._min_ngram - 1, -1):
+            entry = self._best[size - self._min_ngram].get(suffixes[size])
             if entry is not None:
                 return self._copy(entry & _POSITION_MASK, depth)
         return []
+
+    def successors(self, token_id: int, most: int) -> list[int]:
+        """The tokens that have followed a token, the latest first, at most so many.
+
+        A suffix of two tokens or more can match only if its last token is among them.
+        """
+        return list(islice(reversed(self._successors.get(token_id, {})), most))
+
+    def _longer(self, suffixes: list[int], token_id: int) -> list[int]:
+        return [0, *(hash((suffix, token_id)) for suffix in suffixes[: self._max_ngram])]
 
     def _count(self, token_id: int) -> None:
         position = len(self._token_ids)

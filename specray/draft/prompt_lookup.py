@@ -3,12 +3,15 @@
 Prompt lookup decoding (A. Saxena, 2023), with counts over all matches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from specray.config import PromptLookupConfig
 from specray.draft.ngram_index import NgramIndex
 from specray.draft.session import Session, unknown_session
 from specray.types import Commit, OpenSession, Proposal
+
+_MOST_OUTCOMES = 4  # tokens per place; rarer ones are not worth their bytes
 
 
 class PromptLookup:
@@ -39,13 +42,42 @@ class PromptLookup:
         self._sessions.pop(session_id, None)
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        """The best continuation of each session, point masses for sampled requests too."""
-        return [self._propose(*self._sessions[session_id]) for session_id in session_ids]
+        """The best continuation of each session, then those for the outcomes of verifying it.
+
+        All are point masses, for sampled requests too.
+        """
+        entries = (self._sessions[session_id] for session_id in session_ids)
+        return [proposal for entry in entries for proposal in self._propose(*entry)]
 
     def take_evicted(self) -> list[int]:
         """Nothing: an index is small, and closed with its session."""
         return []
 
-    def _propose(self, session: Session, index: NgramIndex) -> Proposal:
+    def _propose(self, session: Session, index: NgramIndex) -> list[Proposal]:
         token_ids = index.continuation(session.depth) if session.depth else []
-        return session.proposal(token_ids, "prompt_lookup")
+        now = session.proposal(token_ids, "prompt_lookup")
+        if self._config.min_ngram < 2 or not session.depth:
+            return [now]  # a single token may match anywhere: its outcomes can't be listed
+        return [replace(now, covers_outcomes=True), *self._ahead(session, index, token_ids)]
+
+    def _ahead(
+        self, session: Session, index: NgramIndex, token_ids: Sequence[int]
+    ) -> Iterator[Proposal]:
+        """Draft ahead: what to propose after each likely outcome of verifying `token_ids`.
+
+        An outcome is a number of accepted tokens and one more token. The next suffix can match
+        only if that token has followed its predecessor before, so few outcomes cover all of them.
+        """
+        for num_accepted in range(len(token_ids) + 1):
+            accepted = token_ids[:num_accepted]
+            last = accepted[-1] if accepted else session.token_ids[-1]
+            for added in index.successors(last, _MOST_OUTCOMES):
+                following = index.continuation(session.depth, [*accepted, added])
+                if following:
+                    yield Proposal(
+                        session.session_id,
+                        len(session) + num_accepted + 1,
+                        added,
+                        tuple(following),
+                        "prompt_lookup",
+                    )

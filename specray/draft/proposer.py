@@ -33,9 +33,10 @@ class Proposer(Protocol):
         ...
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        """One proposal per session, in order, each within the depth its last commit asked for.
+        """One proposal per session, each within the depth its last commit asked for.
 
-        A session that has nothing to propose gets an empty proposal. All ids must be open.
+        A session that has nothing to propose gets an empty proposal. Behind a proposal may stand
+        those for its outcomes, drafted ahead; see `Proposal.covers_outcomes`. All ids must be open.
         """
         ...
 

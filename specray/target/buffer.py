@@ -35,6 +35,8 @@ class Arrival(NamedTuple):
 class _Session:
     position: int
     last_token_id: int
+    previous_position: int = -1
+    covered_position: int = -2  # the outcomes of a verification there have arrived
     is_alive: bool = False
     arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
 
@@ -59,6 +61,8 @@ class ProposalBuffer:
         """Begin to accept proposals for a session, or follow it to a new length."""
         with self._changed:
             session = self._sessions.setdefault(session_id, _Session(position, last_token_id))
+            if position != session.position:
+                session.previous_position = session.position
             session.position, session.last_token_id = position, last_token_id
             session.arrivals = {
                 key: kept for key, kept in session.arrivals.items() if key[0] >= position
@@ -83,6 +87,8 @@ class ProposalBuffer:
                 return Offer.STALE
             verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
             session.is_alive |= is_valid
+            if is_valid and proposal.covers_outcomes:
+                session.covered_position = max(session.covered_position, proposal.position)
             if verdict is Offer.KEPT:
                 self._keep(session, proposal)
                 self._changed.notify_all()
@@ -108,6 +114,21 @@ class ProposalBuffer:
             arrival = session.arrivals.get((session.position, session.last_token_id))
             return arrival.proposal if arrival is not None else None
 
+    def is_settled(self, session_id: int) -> bool:
+        """Whether waiting would bring nothing: its proposal is here, or none will come."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            return session is None or self._is_ready(session_id)
+
+    def is_covered(self, session_id: int) -> bool:
+        """Whether the draft had drafted ahead for whatever the latest commit might be.
+
+        Then a proposal that is not here would not come either.
+        """
+        with self._changed:
+            session = self._sessions.get(session_id)
+            return session is None or session.covered_position == session.previous_position
+
     def take_sign_of_life(self, session_id: int) -> bool:
         """Whether any sound proposal, late or not, came for the session since the last call."""
         with self._changed:
@@ -130,7 +151,8 @@ class ProposalBuffer:
         session = self._sessions.get(session_id)
         if session is None:
             return True  # closed, or lost its draft: nothing to wait for
-        return (session.position, session.last_token_id) in session.arrivals
+        is_here = (session.position, session.last_token_id) in session.arrivals
+        return is_here or session.covered_position == session.previous_position
 
     def _judge(self, session: _Session, proposal: Proposal) -> Offer:
         if proposal.position < session.position:

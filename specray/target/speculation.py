@@ -192,8 +192,10 @@ class Speculation:
         if arrival is not None:
             session.source = arrival.proposal.source
             self._hear_of(session)
-            if session.is_due:
-                self._latency.observe(max(0.0, arrival.at - session.committed_at))
+        is_covered = self._buffer.is_covered(session.session_id)
+        if session.is_due and (is_covered or arrival is not None):
+            arrived = session.committed_at if arrival is None else arrival.at
+            self._latency.observe(max(0.0, arrived - session.committed_at))
         elif session.is_due:
             self._stats.num_misses += 1
         session.is_due = False
@@ -208,7 +210,7 @@ class Speculation:
 
     def _wait_for_due(self, sessions: Sequence[Session], num_others: int) -> list[Session]:
         """Wait if it pays; returns the sessions that were waited for, in vain or not."""
-        missing = [s for s in sessions if s.is_due and self._buffer.peek(s.session_id) is None]
+        missing = [s for s in sessions if s.is_due and not self._buffer.is_settled(s.session_id)]
         for session in missing:
             if self._buffer.take_sign_of_life(session.session_id):
                 self._hear_of(session)  # too late for its step, but it answers

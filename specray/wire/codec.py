@@ -146,6 +146,7 @@ def _proposal_message(proposal: Proposal) -> pb.Proposal:
         source=proposal.source,
         commit_sent_at_ns=proposal.commit_sent_at_ns,
         draft_time_us=proposal.draft_time_us,
+        covers_outcomes=proposal.covers_outcomes,
     )
     rows = proposal.distributions
     if rows is not None:
@@ -169,6 +170,7 @@ def _proposal(message: pb.Proposal) -> Proposal:
         distributions=_distributions(message),
         commit_sent_at_ns=message.commit_sent_at_ns,
         draft_time_us=message.draft_time_us,
+        covers_outcomes=message.covers_outcomes,
     )
 
 

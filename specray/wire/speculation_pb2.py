@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especray/wire/speculation.proto\x12\nspecray.v1\"E\n\x10SamplingSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\"\x8e\x01\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12.\n\x08sampling\x18\x04 \x01(\x0b\x32\x1c.specray.v1.SamplingSettings\x12\r\n\x05\x64\x65pth\x18\x05 \x01(\r\"d\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x12\n\nsent_at_ns\x18\x05 \x01(\x04\"k\n\x0cSessionFrame\x12&\n\x05opens\x18\x01 \x03(\x0b\x32\x17.specray.v1.OpenSession\x12#\n\x07\x63ommits\x18\x02 \x03(\x0b\x32\x12.specray.v1.Commit\x12\x0e\n\x06\x63loses\x18\x03 \x03(\x04\"\xe7\x01\n\x08Proposal\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\rlast_token_id\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x0f\n\x07support\x18\x06 \x01(\r\x12\x19\n\x11support_token_ids\x18\x07 \x01(\x0c\x12\x1d\n\x15support_probabilities\x18\x08 \x01(\x0c\x12\x19\n\x11\x63ommit_sent_at_ns\x18\t \x01(\x04\x12\x15\n\rdraft_time_us\x18\n \x01(\r\"F\n\rProposalFrame\x12\'\n\tproposals\x18\x01 \x03(\x0b\x32\x14.specray.v1.Proposal\x12\x0c\n\x04lost\x18\x02 \x03(\x04\"\x07\n\x05\x45mpty\"D\n\x06Policy\x12\x12\n\nis_enabled\x18\x01 \x01(\x08\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x01\"\x87\x01\n\x0bSourceStats\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_proposed\x18\x02 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\x04\x12\x1d\n\x15proposed_per_position\x18\x04 \x03(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x05 \x03(\x04\":\n\tDurations\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05sum_s\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\x04\"\xde\x03\n\x0bTargetStats\x12\x11\n\tnum_steps\x18\x01 \x01(\x04\x12\x19\n\x11num_request_steps\x18\x02 \x01(\x04\x12\x15\n\rnum_committed\x18\x03 \x01(\x04\x12(\n\x07sources\x18\x04 \x03(\x0b\x32\x17.specray.v1.SourceStats\x12\x1a\n\x12num_proposals_used\x18\x05 \x01(\x04\x12\x1a\n\x12num_proposals_late\x18\x06 \x01(\x04\x12\x1b\n\x13num_proposals_stale\x18\x07 \x01(\x04\x12\x1d\n\x15num_proposals_invalid\x18\x08 \x01(\x04\x12\x12\n\nnum_misses\x18\t \x01(\x04\x12\x19\n\x11num_open_sessions\x18\n \x01(\x04\x12\x13\n\x0bnum_routers\x18\x0b \x01(\x04\x12(\n\tstep_time\x18\x0c \x01(\x0b\x32\x15.specray.v1.Durations\x12(\n\twait_time\x18\r \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\ndraft_time\x18\x0e \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\nrelay_time\x18\x0f \x01(\x0b\x32\x15.specray.v1.Durations2M\n\x05\x44raft\x12\x44\n\tSpeculate\x12\x18.specray.v1.SessionFrame\x1a\x19.specray.v1.ProposalFrame(\x01\x30\x01\x32\xb7\x01\n\x06Target\x12\x41\n\x06\x41ttach\x12\x19.specray.v1.ProposalFrame\x1a\x18.specray.v1.SessionFrame(\x01\x30\x01\x12\x32\n\tConfigure\x12\x12.specray.v1.Policy\x1a\x11.specray.v1.Empty\x12\x36\n\x08GetStats\x12\x11.specray.v1.Empty\x1a\x17.specray.v1.TargetStatsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especray/wire/speculation.proto\x12\nspecray.v1\"E\n\x10SamplingSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\"\x8e\x01\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12.\n\x08sampling\x18\x04 \x01(\x0b\x32\x1c.specray.v1.SamplingSettings\x12\r\n\x05\x64\x65pth\x18\x05 \x01(\r\"d\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x12\n\nsent_at_ns\x18\x05 \x01(\x04\"k\n\x0cSessionFrame\x12&\n\x05opens\x18\x01 \x03(\x0b\x32\x17.specray.v1.OpenSession\x12#\n\x07\x63ommits\x18\x02 \x03(\x0b\x32\x12.specray.v1.Commit\x12\x0e\n\x06\x63loses\x18\x03 \x03(\x04\"\x80\x02\n\x08Proposal\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\rlast_token_id\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x0f\n\x07support\x18\x06 \x01(\r\x12\x19\n\x11support_token_ids\x18\x07 \x01(\x0c\x12\x1d\n\x15support_probabilities\x18\x08 \x01(\x0c\x12\x19\n\x11\x63ommit_sent_at_ns\x18\t \x01(\x04\x12\x15\n\rdraft_time_us\x18\n \x01(\r\x12\x17\n\x0f\x63overs_outcomes\x18\x0b \x01(\x08\"F\n\rProposalFrame\x12\'\n\tproposals\x18\x01 \x03(\x0b\x32\x14.specray.v1.Proposal\x12\x0c\n\x04lost\x18\x02 \x03(\x04\"\x07\n\x05\x45mpty\"D\n\x06Policy\x12\x12\n\nis_enabled\x18\x01 \x01(\x08\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x01\"\x87\x01\n\x0bSourceStats\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_proposed\x18\x02 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\x04\x12\x1d\n\x15proposed_per_position\x18\x04 \x03(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x05 \x03(\x04\":\n\tDurations\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05sum_s\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\x04\"\xde\x03\n\x0bTargetStats\x12\x11\n\tnum_steps\x18\x01 \x01(\x04\x12\x19\n\x11num_request_steps\x18\x02 \x01(\x04\x12\x15\n\rnum_committed\x18\x03 \x01(\x04\x12(\n\x07sources\x18\x04 \x03(\x0b\x32\x17.specray.v1.SourceStats\x12\x1a\n\x12num_proposals_used\x18\x05 \x01(\x04\x12\x1a\n\x12num_proposals_late\x18\x06 \x01(\x04\x12\x1b\n\x13num_proposals_stale\x18\x07 \x01(\x04\x12\x1d\n\x15num_proposals_invalid\x18\x08 \x01(\x04\x12\x12\n\nnum_misses\x18\t \x01(\x04\x12\x19\n\x11num_open_sessions\x18\n \x01(\x04\x12\x13\n\x0bnum_routers\x18\x0b \x01(\x04\x12(\n\tstep_time\x18\x0c \x01(\x0b\x32\x15.specray.v1.Durations\x12(\n\twait_time\x18\r \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\ndraft_time\x18\x0e \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\nrelay_time\x18\x0f \x01(\x0b\x32\x15.specray.v1.Durations2M\n\x05\x44raft\x12\x44\n\tSpeculate\x12\x18.specray.v1.SessionFrame\x1a\x19.specray.v1.ProposalFrame(\x01\x30\x01\x32\xb7\x01\n\x06Target\x12\x41\n\x06\x41ttach\x12\x19.specray.v1.ProposalFrame\x1a\x18.specray.v1.SessionFrame(\x01\x30\x01\x12\x32\n\tConfigure\x12\x12.specray.v1.Policy\x1a\x11.specray.v1.Empty\x12\x36\n\x08GetStats\x12\x11.specray.v1.Empty\x1a\x17.specray.v1.TargetStatsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,21 +40,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONFRAME']._serialized_start=364
   _globals['_SESSIONFRAME']._serialized_end=471
   _globals['_PROPOSAL']._serialized_start=474
-  _globals['_PROPOSAL']._serialized_end=705
-  _globals['_PROPOSALFRAME']._serialized_start=707
-  _globals['_PROPOSALFRAME']._serialized_end=777
-  _globals['_EMPTY']._serialized_start=779
-  _globals['_EMPTY']._serialized_end=786
-  _globals['_POLICY']._serialized_start=788
-  _globals['_POLICY']._serialized_end=856
-  _globals['_SOURCESTATS']._serialized_start=859
-  _globals['_SOURCESTATS']._serialized_end=994
-  _globals['_DURATIONS']._serialized_start=996
-  _globals['_DURATIONS']._serialized_end=1054
-  _globals['_TARGETSTATS']._serialized_start=1057
-  _globals['_TARGETSTATS']._serialized_end=1535
-  _globals['_DRAFT']._serialized_start=1537
-  _globals['_DRAFT']._serialized_end=1614
-  _globals['_TARGET']._serialized_start=1617
-  _globals['_TARGET']._serialized_end=1800
+  _globals['_PROPOSAL']._serialized_end=730
+  _globals['_PROPOSALFRAME']._serialized_start=732
+  _globals['_PROPOSALFRAME']._serialized_end=802
+  _globals['_EMPTY']._serialized_start=804
+  _globals['_EMPTY']._serialized_end=811
+  _globals['_POLICY']._serialized_start=813
+  _globals['_POLICY']._serialized_end=881
+  _globals['_SOURCESTATS']._serialized_start=884
+  _globals['_SOURCESTATS']._serialized_end=1019
+  _globals['_DURATIONS']._serialized_start=1021
+  _globals['_DURATIONS']._serialized_end=1079
+  _globals['_TARGETSTATS']._serialized_start=1082
+  _globals['_TARGETSTATS']._serialized_end=1560
+  _globals['_DRAFT']._serialized_start=1562
+  _globals['_DRAFT']._serialized_end=1639
+  _globals['_TARGET']._serialized_start=1642
+  _globals['_TARGET']._serialized_end=1825
 # @@protoc_insertion_point(module_scope)

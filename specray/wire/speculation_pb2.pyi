@@ -55,7 +55,7 @@ class SessionFrame(_message.Message):
     def __init__(self, opens: _Optional[_Iterable[_Union[OpenSession, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., closes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("session_id", "position", "last_token_id", "token_ids", "source", "support", "support_token_ids", "support_probabilities", "commit_sent_at_ns", "draft_time_us")
+    __slots__ = ("session_id", "position", "last_token_id", "token_ids", "source", "support", "support_token_ids", "support_probabilities", "commit_sent_at_ns", "draft_time_us", "covers_outcomes")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class Proposal(_message.Message):
     SUPPORT_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    COVERS_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     position: int
     last_token_id: int
@@ -76,7 +77,8 @@ class Proposal(_message.Message):
     support_probabilities: bytes
     commit_sent_at_ns: int
     draft_time_us: int
-    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ...) -> None: ...
+    covers_outcomes: bool
+    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ..., covers_outcomes: _Optional[bool] = ...) -> None: ...
 
 class ProposalFrame(_message.Message):
     __slots__ = ("proposals", "lost")

@@ -1,3 +1,5 @@
+import random
+
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
 from specray.types import Commit, OpenSession, SamplingSettings
@@ -8,7 +10,7 @@ def test_it_proposes_what_followed_as_point_masses() -> None:
     sampled = SamplingSettings(temperature=1.0)
     proposer.open(OpenSession(1, (5, 6, 7, 8, 9, 1), 6, sampled, depth=3))
     proposer.commit(Commit(1, 6, (5, 6), depth=3, sent_at_ns=4))
-    (proposal,) = proposer.propose([1])
+    proposal = proposer.propose([1])[0]
     assert (proposal.token_ids, proposal.distributions) == ((7, 8, 9), None)
     assert proposal.source == "prompt_lookup"
 
@@ -20,3 +22,37 @@ def test_it_learns_from_what_was_committed() -> None:
     assert proposer.propose([1])[0].token_ids == ()
     proposer.commit(Commit(1, 5, (6,), depth=2, sent_at_ns=0))
     assert proposer.propose([1])[0].token_ids == (7, 8)
+
+
+def test_every_hit_of_the_next_lookup_was_drafted_ahead() -> None:
+    """Whatever is committed next, the answer to it had been sent before, or there is none."""
+    rng = random.Random(7)
+    config = PromptLookupConfig(min_ngram=2, max_ngram=4)
+    proposer = PromptLookup(config)
+    text = [rng.randrange(4) for _ in range(40)]  # 4 tokens: no more than are listed per place
+    proposer.open(OpenSession(1, tuple(text), 40, SamplingSettings(), depth=3))
+    num_hits = 0
+    ahead: dict[tuple[int, int], tuple[int, ...]] = {}
+    for step in range(200):
+        # What a verification of the last proposal might have added: some of it, and a token.
+        proposed = step and now.token_ids  # noqa: F821
+        accepted = list(proposed or ())[: rng.randrange(4)]
+        added = (*accepted, rng.randrange(4))
+        proposer.commit(Commit(1, len(text), added, depth=3, sent_at_ns=0))
+        text += added
+        now, *rest = proposer.propose([1])
+        assert now.covers_outcomes
+        if step:
+            sent = ahead.get((len(text), text[-1]), ())
+            assert bool(sent) == bool(now.token_ids)
+            num_hits += bool(sent)
+        ahead = {(p.position, p.last_token_id): p.token_ids for p in rest}
+    assert num_hits > 100
+
+
+def test_nothing_is_drafted_ahead_where_outcomes_cannot_be_listed() -> None:
+    proposer = PromptLookup(PromptLookupConfig(min_ngram=1, max_ngram=4))
+    proposer.open(OpenSession(1, (5, 6, 5), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(1, 3, (6,), depth=2, sent_at_ns=0))
+    (proposal,) = proposer.propose([1])
+    assert not proposal.covers_outcomes

@@ -12,7 +12,7 @@ from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.errors import SessionRejectedError
-from specray.types import Commit, OpenSession, SamplingSettings
+from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 PROMPT = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
 SETTINGS = [SamplingSettings(), SamplingSettings(temperature=1.0, top_p=0.9)]
@@ -41,11 +41,19 @@ def commit(session_id: int, token_ids: tuple[int, ...] = (3,), depth: int = 3) -
     return Commit(session_id, len(PROMPT), token_ids, depth, sent_at_ns=77)
 
 
+def answers(proposer: Proposer, session_ids: list[int]) -> list[Proposal]:
+    """The proposals for the sessions as they are now, without those drafted ahead."""
+    answers: dict[int, Proposal] = {}
+    for proposal in proposer.propose(session_ids):
+        answers.setdefault(proposal.session_id, proposal)
+    return list(answers.values())
+
+
 @pytest.mark.parametrize("sampling", SETTINGS, ids=["greedy", "sampled"])
 def test_a_proposal_extends_its_last_commit(proposer: Proposer, sampling: SamplingSettings) -> None:
     proposer.open(opened(1, sampling))
     proposer.commit(commit(1, (3, 4)))
-    (proposal,) = proposer.propose([1])
+    (proposal,) = answers(proposer, [1])
     assert proposal.session_id == 1
     assert (proposal.position, proposal.last_token_id) == (len(PROMPT) + 2, 4)
     assert proposal.commit_sent_at_ns == 77
@@ -59,7 +67,7 @@ def test_proposals_come_in_the_order_asked_within_their_depths(proposer: Propose
     for session_id, depth in ((1, 2), (2, 0), (3, 5)):
         proposer.open(opened(session_id))
         proposer.commit(commit(session_id, depth=depth))
-    proposals = proposer.propose([3, 1, 2])
+    proposals = answers(proposer, [3, 1, 2])
     assert [proposal.session_id for proposal in proposals] == [3, 1, 2]
     assert [len(proposal.token_ids) for proposal in proposals] == [5, 2, 0]
 
@@ -68,7 +76,7 @@ def test_several_commits_add_up(proposer: Proposer) -> None:
     proposer.open(opened(1))
     proposer.commit(commit(1, (3,), depth=0))
     proposer.commit(Commit(1, len(PROMPT) + 1, (4, 1), 2, sent_at_ns=78))
-    (proposal,) = proposer.propose([1])
+    (proposal,) = answers(proposer, [1])
     assert (proposal.position, proposal.last_token_id) == (len(PROMPT) + 3, 1)
     assert (proposal.commit_sent_at_ns, len(proposal.token_ids)) == (78, 2)
 
@@ -95,7 +103,7 @@ def test_opening_again_replaces_the_session(proposer: Proposer) -> None:
     proposer.commit(commit(1))
     proposer.open(opened(1))
     proposer.commit(commit(1))
-    (proposal,) = proposer.propose([1])
+    (proposal,) = answers(proposer, [1])
     assert proposal.position == len(PROMPT) + 1
 
 
@@ -107,4 +115,4 @@ def test_a_session_without_tokens_is_rejected(proposer: Proposer) -> None:
 def test_nothing_is_evicted_without_need(proposer: Proposer) -> None:
     proposer.open(opened(1))
     assert proposer.take_evicted() == []
-    assert proposer.propose([]) == []
+    assert answers(proposer, []) == []

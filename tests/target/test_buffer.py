@@ -326,3 +326,22 @@ def test_many_threads_may_offer_while_one_takes() -> None:
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> None:
+    buffer = ProposalBuffer(vocab_size=100, max_depth=4)
+    buffer.advance(1, 10, 5)
+    assert not buffer.is_settled(1)
+    buffer.offer(Proposal(1, 10, 5, (6, 7), "prompt_lookup", covers_outcomes=True))
+    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup"))  # if 6 is accepted and 8 added
+    buffer.advance(1, 12, 8)
+    assert buffer.is_settled(1)
+    arrival = buffer.take(1)
+    assert arrival is not None
+    assert arrival.proposal.token_ids == (9,)
+    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup", covers_outcomes=True))
+    buffer.advance(1, 13, 50)  # an outcome that nothing follows: nothing will come
+    assert buffer.is_covered(1)
+    assert buffer.is_settled(1)
+    buffer.advance(1, 14, 51)  # nothing was said about this one
+    assert not buffer.is_settled(1)
