@@ -78,7 +78,7 @@ def read_config(path: Path, host: str | None, port: int | None) -> ServeDeploySc
         config = ServeDeploySchema.model_validate(raw)
     except OSError as error:
         raise InvalidConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValidationError) as error:
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: {error}") from None
     changes = {"host": host, "port": port}
     http_options = config.http_options.model_copy(

@@ -37,9 +37,10 @@ def check_port(host: str, port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise InvalidConfigError(
-                f"port {port} on {host} can't be used ({error.strerror}); is another `specray "
+                f"port {port} on {host} can't be used ({reason}); is another `specray "
                 "serve` running? Stop it, or choose another port with --port (make serve PORT=...)"
             ) from None
 

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
+from specray.errors import SpecrayError
 from specray.types import SpeculationPolicy
 
 logger = logging.getLogger(__name__)
@@ -72,12 +73,13 @@ async def beat(
     """Ask for the controller's view each period and pass it on, until cancelled.
 
     A controller that is away (it is being replaced) is asked again; the last view stays valid.
+    Nor does a target that is too busy to answer in time end the heartbeats.
     """
     while True:
         try:
             told: Any = tell(await asyncio.wait_for(ask(), EXPIRY_S))
             if told is not None:
                 await told
-        except (RayError, RayServeException, TimeoutError) as error:
-            logger.warning("no answer from the controller: %s", error)
+        except (RayError, RayServeException, SpecrayError, TimeoutError) as error:
+            logger.warning("missed a heartbeat: %s", error)
         await asyncio.sleep(PERIOD_S)

@@ -3,7 +3,10 @@
 Engines count in their own processes; replicas publish what has been added since the last look.
 """
 
-from ray.serve.metrics import Counter, Gauge, Histogram
+from functools import partial
+from typing import Any
+
+from ray.serve import metrics as serve_metrics
 
 from specray.draft.engine import EngineStats
 from specray.router.stats import RelayStats, Traffic
@@ -14,8 +17,10 @@ from specray.wire.stats import BUCKETS_S, Durations, TargetStats
 class _Total:
     """A counter that follows a total kept elsewhere."""
 
-    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...] = ()) -> None:
-        self._counter = Counter(name, description=description, tag_keys=tag_keys)
+    def __init__(
+        self, instruments: Any, name: str, description: str, tag_keys: tuple[str, ...] = ()
+    ) -> None:
+        self._counter = instruments.Counter(name, description=description, tag_keys=tag_keys)
         self._published: dict[tuple[str, ...], float] = {}
 
     def follow(self, total: float, **tags: str) -> None:
@@ -29,8 +34,10 @@ class _Total:
 class _Histogram:
     """A histogram that follows one kept elsewhere: bucket counts are exact, the sum nearly."""
 
-    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...] = ()) -> None:
-        self._histogram = Histogram(
+    def __init__(
+        self, instruments: Any, name: str, description: str, tag_keys: tuple[str, ...] = ()
+    ) -> None:
+        self._histogram = instruments.Histogram(
             name, description=description, boundaries=list(BUCKETS_S), tag_keys=tag_keys
         )
         self._published: dict[tuple[str, ...], list[int]] = {}
@@ -49,36 +56,41 @@ class _Histogram:
 class TargetMetrics:
     """What a target replica reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, instruments: Any = serve_metrics) -> None:
+        total, histogram = partial(_Total, instruments), partial(_Histogram, instruments)
         by_source, by_position = ("source",), ("source", "position")
-        self._proposed = _Total("specray_proposed_tokens", "Draft tokens verified.", by_source)
-        self._accepted = _Total("specray_accepted_tokens", "Draft tokens accepted.", by_source)
-        self._proposed_at = _Total(
+        self._proposed = total("specray_proposed_tokens", "Draft tokens verified.", by_source)
+        self._accepted = total("specray_accepted_tokens", "Draft tokens accepted.", by_source)
+        self._proposed_at = total(
             "specray_proposed_tokens_at_position", "Verified, by depth in the chain.", by_position
         )
-        self._accepted_at = _Total(
+        self._accepted_at = total(
             "specray_accepted_tokens_at_position", "Accepted, by depth in the chain.", by_position
         )
-        self._committed = _Total("specray_committed_tokens", "Tokens added to requests.")
-        self._request_steps = _Total(
+        self._committed = total("specray_committed_tokens", "Tokens added to requests.")
+        self._request_steps = total(
             "specray_request_steps", "Steps times the requests that got a token in them."
         )
-        self._steps = _Total("specray_steps", "Steps of the target's engine.")
-        self._proposals = _Total(
+        self._steps = total("specray_steps", "Steps of the target's engine.")
+        self._proposals = total(
             "specray_proposals", "Proposals by what became of them.", ("outcome",)
         )
-        self._rate = Gauge(
+        self._rate = instruments.Gauge(
             "specray_acceptance_rate", description="Accepted over proposed.", tag_keys=by_source
         )
-        self._efficiency = Gauge(
+        self._efficiency = instruments.Gauge(
             "specray_block_efficiency", description="Tokens per request and step."
         )
-        self._sessions = Gauge("specray_open_sessions", description="Requests that may speculate.")
-        self._routers = Gauge("specray_connected_routers", description="Routers with a stream.")
-        self._step_time = _Histogram("specray_step_seconds", "Steps without prefill.")
-        self._wait_time = _Histogram("specray_wait_seconds", "Steps held back for proposals.")
-        self._draft_time = _Histogram("specray_draft_seconds", "Drafting, as the draft reports it.")
-        self._relay_time = _Histogram(
+        self._sessions = instruments.Gauge(
+            "specray_open_sessions", description="Requests that may speculate."
+        )
+        self._routers = instruments.Gauge(
+            "specray_connected_routers", description="Routers with a stream."
+        )
+        self._step_time = histogram("specray_step_seconds", "Steps without prefill.")
+        self._wait_time = histogram("specray_wait_seconds", "Steps held back for proposals.")
+        self._draft_time = histogram("specray_draft_seconds", "Drafting, as the draft reports it.")
+        self._relay_time = histogram(
             "specray_relay_seconds", "Commit to proposal, less the draft's time."
         )
 
@@ -118,20 +130,21 @@ class TargetMetrics:
 class RouterMetrics:
     """What a router reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, instruments: Any = serve_metrics) -> None:
+        total, histogram = partial(_Total, instruments), partial(_Histogram, instruments)
         by_direction = ("direction",)
-        self._fallbacks = _Total(
+        self._fallbacks = total(
             "specray_fallbacks", "Sessions that lost their draft, by reason.", ("reason",)
         )
-        self._frames = _Total("specray_relay_frames", "Frames relayed.", by_direction)
-        self._bytes = _Total("specray_relay_bytes", "Bytes relayed.", by_direction)
-        self._hop_time = _Histogram(
+        self._frames = total("specray_relay_frames", "Frames relayed.", by_direction)
+        self._bytes = total("specray_relay_bytes", "Bytes relayed.", by_direction)
+        self._hop_time = histogram(
             "specray_relay_hop_seconds", "A frame's time inside the router.", by_direction
         )
-        self._connected = Gauge(
+        self._connected = instruments.Gauge(
             "specray_connected_replicas", description="Open streams.", tag_keys=("role",)
         )
-        self._homeless = Gauge(
+        self._homeless = instruments.Gauge(
             "specray_sessions_without_draft", description="Sessions that wait for a draft."
         )
 
@@ -154,14 +167,15 @@ class RouterMetrics:
 class DraftMetrics:
     """What a draft replica reports."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, instruments: Any = serve_metrics) -> None:
+        total = partial(_Total, instruments)
         self._tags = {"method": method}
         keys = ("method",)
-        self._proposals = _Total("specray_draft_proposals", "Proposals sent.", keys)
-        self._tokens = _Total("specray_draft_tokens", "Tokens proposed.", keys)
-        self._evictions = _Total("specray_draft_evictions", "Sessions dropped for memory.", keys)
-        self._busy = _Total("specray_draft_busy_seconds", "Time spent drafting.", keys)
-        self._sessions = Gauge(
+        self._proposals = total("specray_draft_proposals", "Proposals sent.", keys)
+        self._tokens = total("specray_draft_tokens", "Tokens proposed.", keys)
+        self._evictions = total("specray_draft_evictions", "Sessions dropped for memory.", keys)
+        self._busy = total("specray_draft_busy_seconds", "Time spent drafting.", keys)
+        self._sessions = instruments.Gauge(
             "specray_draft_sessions", description="Open sessions.", tag_keys=keys
         )
 

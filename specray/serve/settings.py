@@ -77,10 +77,10 @@ def plugged_in(args: AppArgs) -> LLMConfig:
             "model": PROPOSER_CLS,
             "num_speculative_tokens": args.speculation.max_depth,
         },
-        "additional_config": given.get("additional_config", {})
+        "additional_config": (given.get("additional_config") or {})
         | {CONFIG_KEY: plugin.model_dump(mode="json")},
     }
-    return args.target.model_copy(update={"engine_kwargs": engine_kwargs}, deep=True)
+    return _changed(args.target, engine_kwargs=engine_kwargs)
 
 
 def _resolve_models(args: AppArgs) -> AppArgs:
@@ -90,9 +90,10 @@ def _resolve_models(args: AppArgs) -> AppArgs:
         return args  # a bucket: only the replica can look into it
     with _field("target.model_loading_config.model_source"):
         resolved = resolve(source)
+    with _field("target.engine_kwargs.tensor_parallel_size"):
         _check_parallelism(resolved, args.target)
     loading = loading.model_copy(update={"model_source": resolved})
-    target = args.target.model_copy(update={"model_loading_config": loading})
+    target = _changed(args.target, model_loading_config=loading)
     draft = args.draft
     if args.speculation.max_depth > 0 and draft.method == "model" and draft.model is not None:
         with _field("draft.model.model"):
@@ -102,14 +103,22 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     return args.model_copy(update={"target": target, "draft": draft})
 
 
+def _changed(config: LLMConfig, **changes: Any) -> LLMConfig:
+    """The config with other values; `model_copy` would keep what Ray derived from the old ones."""
+    given = {name: getattr(config, name) for name in config.model_fields_set}
+    return LLMConfig(**given | changes)
+
+
 def _check_parallelism(model: str, target: LLMConfig) -> None:
     degree = target.engine_kwargs.get("tensor_parallel_size", 1)
-    shape = read_shape(model)
-    if shape is None or degree == 1:
+    if not isinstance(degree, int) or degree < 1:
+        raise InvalidConfigError(f"{degree!r} is no number of GPUs; give an integer from 1 on")
+    shape = None if degree == 1 else read_shape(model)
+    if shape is None:
         return
     if shape.num_heads % degree or (shape.num_kv_heads % degree and degree % shape.num_kv_heads):
         raise InvalidConfigError(
-            f"tensor_parallel_size {degree} does not divide the model's {shape.num_heads} "
+            f"{degree} does not divide the model's {shape.num_heads} "
             f"attention heads and {shape.num_kv_heads} KV heads; choose one that does"
         )
 

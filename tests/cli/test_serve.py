@@ -1,0 +1,150 @@
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specray.cli import main
+from specray.cli.serve import Signals, read_config
+from specray.errors import InvalidConfigError
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    args = {
+        "target": {"model_loading_config": {"model_id": "m", "model_source": "s3://bucket/m"}},
+        "draft": {"cpus": [0]},
+    }
+    return {
+        "http_options": {"host": "127.0.0.1", "port": 8123},
+        "applications": [
+            {"name": "a", "route_prefix": "/", "import_path": "specray:build_app", "args": args}
+        ],
+    }
+
+
+def written(folder: Path, config: dict[str, Any]) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def test_the_file_says_where_to_listen(tmp_path: Path, config: dict[str, Any]) -> None:
+    http = read_config(written(tmp_path, config), None, None).http_options
+
+    assert (http.host, http.port) == ("127.0.0.1", 8123)
+
+
+def test_the_command_line_overrides_it(tmp_path: Path, config: dict[str, Any]) -> None:
+    http = read_config(written(tmp_path, config), "0.0.0.0", 9000).http_options
+
+    assert (http.host, http.port) == ("0.0.0.0", 9000)
+
+
+def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["http_options"]["keep_alive_timeout_s"] = 77
+    read = read_config(written(tmp_path, config), None, 9000)
+
+    assert read.http_options.keep_alive_timeout_s == 77
+    assert read.applications[0].args == config["applications"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"applications: [", "config.yaml: while parsing"),
+        (b"", "config.yaml: .*ServeDeploySchema"),
+        (b"applications: 3", "config.yaml: (.|\n)*applications"),
+        (b"- a\n- b", "config.yaml: "),
+        (b"\xff\xfe\x00", "config.yaml: .*utf-8"),
+    ],
+)
+def test_a_faulty_file_is_named_with_its_fault(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+
+    with pytest.raises(InvalidConfigError, match=message):
+        read_config(file, None, None)
+
+
+@pytest.mark.parametrize("place", ["missing.yaml", "."])
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, place: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"(No such file|directory)"):
+        read_config(tmp_path / place, None, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ("draft", {"method": "magic"}, "draft.method: "),
+        ("draft", {"cpus": [100_000]}, "draft.cpus: core 100000 is not available here; there are"),
+        ("speculation", {"max_depth": -1}, "speculation.max_depth: "),
+    ],
+)
+def test_faulty_arguments_end_it_before_anything_starts(
+    tmp_path: Path,
+    config: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    section: str,
+    value: dict[str, Any],
+    message: str,
+) -> None:
+    config["applications"][0]["args"][section] = value
+    config["http_options"]["port"] = free_port()
+
+    code = main(["serve", str(written(tmp_path, config))])
+
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.err.startswith(f"specray: {message}")
+    assert "starting" not in output.out
+
+
+def test_a_port_that_is_no_port_ends_it_before_anything_starts(
+    tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["serve", str(written(tmp_path, config)), "--port", "70000"])
+
+    output = capsys.readouterr()
+    assert code == 2
+    assert "port 70000" in output.err
+    assert "starting" not in output.out
+
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("restored_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_stop(number: signal.Signals) -> None:
+    signals = Signals()
+    os.kill(os.getpid(), number)
+
+    assert signals.stop.wait(1.0)
+    assert not signals.reload.is_set()
+
+
+@pytest.mark.usefixtures("restored_signals")
+def test_one_signal_reloads() -> None:
+    signals = Signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+    assert signals.reload.wait(1.0)
+    assert not signals.stop.is_set()
+
+
+def free_port() -> int:
+    from tests.serve.service import free_port as find
+
+    return find()

@@ -1,0 +1,144 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError
+
+from specray.errors import StreamClosedError
+from specray.serve import membership
+from specray.serve.membership import EXPIRY_S, Member, Registry, View, beat, listen_address
+from specray.types import SpeculationPolicy
+
+VIEW = View(("t",), (), SpeculationPolicy())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(clock: Clock) -> Registry:
+    return Registry(clock)
+
+
+def test_members_are_known_by_role_in_a_fixed_order(registry: Registry) -> None:
+    for address in ("b:1", "a:2", "a:1", "a:2"):
+        registry.hear(Member("target", address))
+    registry.hear(Member("draft", "c:1"))
+
+    assert registry.addresses("target") == ("a:1", "a:2", "b:1")
+    assert registry.addresses("draft") == ("c:1",)
+
+
+def test_who_falls_silent_is_forgotten_and_may_come_back(registry: Registry, clock: Clock) -> None:
+    registry.hear(Member("target", "old"))
+    clock.now = EXPIRY_S / 2
+    registry.hear(Member("target", "new"))
+    clock.now = EXPIRY_S + 0.1
+
+    assert registry.addresses("target") == ("new",)
+    registry.hear(Member("target", "old"))
+    assert registry.addresses("target") == ("new", "old")
+
+
+def test_a_heartbeat_keeps_a_member(registry: Registry, clock: Clock) -> None:
+    for _ in range(20):
+        registry.hear(Member("draft", "d"))
+        clock.now += EXPIRY_S * 0.9
+        assert registry.addresses("draft") == ("d",)
+
+
+def test_who_says_goodbye_is_gone_at_once(registry: Registry) -> None:
+    registry.hear(Member("draft", "d"))
+    registry.forget(Member("draft", "d"))
+    registry.forget(Member("draft", "never heard of"))
+
+    assert registry.addresses("draft") == ()
+
+
+def test_a_chosen_address_is_taken_as_it_is() -> None:
+    assert listen_address("10.1.2.3") == "10.1.2.3"
+
+
+@asynccontextmanager
+async def beating(
+    ask: Callable[[], Awaitable[View]], tell: Callable[[View], Awaitable[None] | None]
+) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(beat(ask, tell))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "PERIOD_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RayActorError(), BackPressureError(1, 1), TimeoutError(), StreamClosedError("too busy")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("is_askers", [True, False])
+def test_a_missed_heartbeat_is_not_the_last(error: Exception, is_askers: bool) -> None:
+    asyncio.run(_miss_two_heartbeats(error, is_askers))
+
+
+async def _miss_two_heartbeats(error: Exception, is_askers: bool) -> None:
+    faults = [error, error]
+    told = asyncio.Event()
+
+    async def ask() -> View:
+        if is_askers and faults:
+            raise faults.pop()
+        return VIEW
+
+    async def tell(view: View) -> None:
+        if faults:
+            raise faults.pop()
+        assert view == VIEW
+        told.set()
+
+    async with beating(ask, tell), asyncio.timeout(5):
+        await told.wait()
+
+
+def test_an_error_of_ours_is_not_hidden() -> None:
+    async def ask() -> View:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(beat(ask, lambda _view: None))
+
+
+def test_the_controllers_view_is_passed_on_each_period() -> None:
+    async def listen() -> list[View]:
+        heard: list[View] = []
+        full = asyncio.Event()
+
+        async def ask() -> View:
+            return VIEW
+
+        def tell(view: View) -> None:
+            heard.append(view)
+            if len(heard) == 3:
+                full.set()
+
+        async with beating(ask, tell), asyncio.timeout(5):
+            await full.wait()
+        return heard
+
+    assert asyncio.run(listen())[:3] == [VIEW] * 3

@@ -1,0 +1,271 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.serve.llm import LLMConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from specray.config import TargetPluginConfig
+from specray.errors import InvalidConfigError
+from specray.serve.settings import AppArgs, parse, plugged_in
+from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
+
+
+def save_model(folder: Path, words: tuple[str, ...] = ("<unk>", "a", "b")) -> str:
+    """A model as far as it is looked at before the start: its shape and its tokenizer."""
+    shape = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 18}
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | shape))
+    return str(folder)
+
+
+@pytest.fixture
+def args(tmp_path: Path) -> dict[str, Any]:
+    """What a user would write, as far as it is required."""
+    return {
+        "target": {
+            "model_loading_config": {"model_id": "m", "model_source": save_model(tmp_path / "m")},
+            "accelerator_config": {"kind": "cpu"},
+            "engine_kwargs": {"max_model_len": 64, "additional_config": {"theirs": 1}},
+            "deployment_config": {"num_replicas": 2},
+        },
+        "speculation": {"max_depth": 3, "max_wait_ms": 7.0, "trust_draft_distributions": False},
+    }
+
+
+def test_what_is_not_written_has_defaults(args: dict[str, Any]) -> None:
+    parsed = parse({"target": args["target"]})
+
+    assert parsed.draft.method == "prompt_lookup"
+    assert parsed.speculation.max_depth == 5
+    assert parsed.router.deployment_config == {}
+
+
+def test_what_was_parsed_can_be_parsed_again(args: dict[str, Any]) -> None:
+    parsed = parse(args)
+
+    assert parse(parsed) == parsed
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("drafts", {}, r"^drafts: Extra inputs"),
+        ("draft.metod", "model", r"^draft\.metod: Extra inputs"),
+        ("draft.prompt_lookup.ngram", 3, r"^draft\.prompt_lookup\.ngram: Extra inputs"),
+        ("speculation.depth", 3, r"^speculation\.depth: Extra inputs"),
+        ("router.replicas", 3, r"^router\.replicas: Extra inputs"),
+        ("target.engine_kwarg", {}, r"^target\.engine_kwarg: Extra inputs"),
+        ("speculation.max_depth", -1, r"^speculation\.max_depth: .*greater than or equal to 0"),
+        ("speculation.max_depth", 65, r"^speculation\.max_depth: .*less than or equal to 64"),
+        ("speculation.max_depth", "many", r"^speculation\.max_depth: .*integer.*got 'many'"),
+        ("speculation.max_wait_ms", 0, r"^speculation\.max_wait_ms: .*greater than 0"),
+        ("speculation.max_wait_ms", float("inf"), r"^speculation\.max_wait_ms: "),
+        ("speculation.max_wait_ms", float("nan"), r"^speculation\.max_wait_ms: "),
+        ("draft.method", "magic", r"^draft\.method: .*'prompt_lookup'.*got 'magic'"),
+        ("draft.method", "model", r"^draft: .*the field `model` is missing: name the draft"),
+        ("draft.method", "custom", r"^draft: .*the field `custom` is missing"),
+        ("target", {}, r"^target\.model_loading_config: Field required"),
+    ],
+)
+def test_a_faulty_field_is_named(
+    args: dict[str, Any], place: str, value: Any, message: str
+) -> None:
+    put(args, place, value)
+
+    with pytest.raises(InvalidConfigError, match=message):
+        parse(args)
+
+
+def test_all_faulty_fields_are_named_at_once(args: dict[str, Any]) -> None:
+    put(args, "speculation.max_depth", -1)
+    put(args, "draft.method", "magic")
+
+    with pytest.raises(InvalidConfigError) as info:
+        parse(args)
+    assert [line.split(":")[0] for line in str(info.value).splitlines()] == [
+        "draft.method",
+        "speculation.max_depth",
+    ]
+
+
+@pytest.mark.parametrize("args", [None, [], "target", 3])
+def test_arguments_of_another_kind_are_an_error_of_the_users(args: Any) -> None:
+    with pytest.raises(InvalidConfigError):
+        parse(args)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scheduler_cls", "my.Scheduler"),
+        ("worker_cls", "my.Worker"),
+        ("speculative_config", {"method": "ngram"}),
+        ("async_scheduling", True),
+    ],
+)
+def test_what_specray_sets_itself_is_refused(args: dict[str, Any], name: str, value: Any) -> None:
+    args["target"]["engine_kwargs"][name] = value
+
+    with pytest.raises(
+        InvalidConfigError, match=rf"^target: .*engine_kwargs\.{name} .*remove it .*max_depth"
+    ):
+        parse(args)
+
+
+def test_a_model_that_is_not_there_is_named_with_its_field(args: dict[str, Any]) -> None:
+    args["target"]["model_loading_config"]["model_source"] = "/no/such/model"
+
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"^target\.model_loading_config\.model_source: .*/no/such/model.* no such folder",
+    ):
+        parse(args)
+
+
+def test_without_a_source_the_id_names_the_model(args: dict[str, Any]) -> None:
+    args["target"]["model_loading_config"] = {"model_id": "/no/such/model"}
+
+    with pytest.raises(InvalidConfigError, match=r"/no/such/model"):
+        parse(args)
+
+
+def test_a_bucket_is_left_to_the_replica(args: dict[str, Any]) -> None:
+    args["target"]["model_loading_config"]["model_source"] = "s3://bucket/model"
+
+    loading = parse(args).target.model_loading_config
+    assert loading.model_source == "s3://bucket/model"
+
+
+@pytest.mark.parametrize("degree", [2, 4, 9])
+def test_a_split_that_does_not_divide_the_heads_is_refused(
+    args: dict[str, Any], degree: int
+) -> None:
+    args["target"]["engine_kwargs"]["tensor_parallel_size"] = degree
+    is_possible = degree == 9  # a KV head each for three ranks
+
+    if is_possible:
+        parse(args)
+        return
+    with pytest.raises(
+        InvalidConfigError,
+        match=rf"^target\.engine_kwargs\.tensor_parallel_size: {degree} does not divide .* 9 "
+        r"attention heads and 3 KV heads; choose",
+    ):
+        parse(args)
+
+
+@pytest.mark.parametrize("degree", ["4", 0, -2, None, 1.5])
+def test_a_split_that_is_no_number_is_refused(args: dict[str, Any], degree: Any) -> None:
+    args["target"]["engine_kwargs"]["tensor_parallel_size"] = degree
+
+    with pytest.raises(InvalidConfigError, match=r"tensor_parallel_size: .* give an integer"):
+        parse(args)
+
+
+def test_a_draft_with_another_tokenizer_is_refused(args: dict[str, Any], tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", ("<unk>", "b", "a"))
+    args["draft"] = {"method": "model", "model": {"model": other}}
+
+    with pytest.raises(
+        InvalidConfigError, match=r"^draft\.model\.model .*id 1 is 'a'.*'b'.*name a draft of"
+    ):
+        parse(args)
+
+
+def test_a_draft_that_is_not_there_is_named_with_its_field(args: dict[str, Any]) -> None:
+    args["draft"] = {"method": "model", "model": {"model": "./no-such-draft"}}
+
+    with pytest.raises(InvalidConfigError, match=r"^draft\.model\.model: .*no-such-draft"):
+        parse(args)
+
+
+def test_a_draft_that_is_not_used_is_not_looked_at(args: dict[str, Any]) -> None:
+    args["draft"] = {"method": "model", "model": {"model": "./no-such-draft"}}
+    args["speculation"]["max_depth"] = 0
+
+    parse(args)
+
+
+def test_models_are_resolved_once_for_all_replicas(
+    args: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path / "draft")
+    monkeypatch.chdir(tmp_path)
+    args["target"]["model_loading_config"]["model_source"] = "./m"
+    args["draft"] = {"method": "model", "model": {"model": "./draft"}}
+    parsed = parse(args)
+
+    assert parsed.target.model_loading_config.model_source == str(tmp_path / "m")
+    assert parsed.draft.model is not None
+    assert parsed.draft.model.model == str(tmp_path / "draft")
+
+
+def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
+    engine_kwargs = plugged_in(parse(args)).engine_kwargs
+
+    assert engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
+    assert engine_kwargs["worker_cls"] == WORKER_CLS
+    assert engine_kwargs["async_scheduling"] is False
+    assert engine_kwargs["speculative_config"] == {
+        "method": "custom_class",
+        "model": PROPOSER_CLS,
+        "num_speculative_tokens": 3,
+    }
+    plugin = TargetPluginConfig.model_validate(engine_kwargs["additional_config"][CONFIG_KEY])
+    assert (plugin.max_depth, plugin.policy.max_wait_ms) == (3, 7.0)
+    assert not plugin.trust_draft_distributions
+
+
+def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> None:
+    parsed = parse(args)
+    before = parsed.target.model_dump()
+    after = plugged_in(parsed).model_dump()
+
+    given, plugged = before.pop("engine_kwargs"), after.pop("engine_kwargs")
+    assert after == before
+    assert given["additional_config"] == {"theirs": 1}
+    assert plugged["additional_config"]["theirs"] == 1
+    assert plugged["max_model_len"] == 64
+    assert parsed.target.model_dump()["engine_kwargs"] == given  # the original is not touched
+
+
+def test_an_empty_additional_config_is_none(args: dict[str, Any]) -> None:
+    args["target"]["engine_kwargs"]["additional_config"] = None
+
+    assert set(plugged_in(parse(args)).engine_kwargs["additional_config"]) == {CONFIG_KEY}
+
+
+def test_nothing_that_ray_derived_before_survives(args: dict[str, Any], tmp_path: Path) -> None:
+    target = LLMConfig.model_validate(args["target"])
+    assert "scheduler_cls" not in target.get_engine_config().engine_kwargs
+    parsed = parse(args | {"target": target})
+
+    assert plugged_in(parsed).get_engine_config().engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
+
+
+def test_depth_0_leaves_everything_as_it_is(args: dict[str, Any]) -> None:
+    args["speculation"]["max_depth"] = 0
+    parsed = parse(args)
+
+    assert plugged_in(parsed) is parsed.target
+    assert plugged_in(parsed).engine_kwargs == args["target"]["engine_kwargs"]
+
+
+def put(args: dict[str, Any], place: str, value: Any) -> None:
+    *folders, name = place.split(".")
+    for folder in folders:
+        args = args.setdefault(folder, {})
+    args[name] = value
+
+
+def test_settings_do_not_change(args: dict[str, Any]) -> None:
+    parsed = AppArgs.model_validate(args)
+
+    with pytest.raises(ValueError, match="frozen"):
+        parsed.draft = parsed.draft  # type: ignore[misc]
