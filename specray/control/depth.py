@@ -51,7 +51,7 @@ def plan_depths(
         wait_s: Time lost before the step begins, waiting for these candidates' proposals.
     """
     rows, survivals = _chains(candidates)
-    order = np.argsort(-survivals, kind="stable")  # equals stay in the order of their chains
+    order = np.argsort(-survivals)
     num_sure = num_plain + len(candidates)
     num_tokens = np.arange(num_sure, num_sure + len(order) + 1, dtype=np.float64)
     expected = num_sure + np.concatenate(([0.0], np.cumsum(survivals[order])))

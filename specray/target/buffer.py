@@ -51,7 +51,7 @@ class ProposalBuffer:
     def __init__(
         self, vocab_size: int, max_depth: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._max_depth = max_depth
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
@@ -174,12 +174,12 @@ class ProposalBuffer:
     def _is_valid(self, proposal: Proposal) -> bool:
         if len(proposal.token_ids) > self._max_depth:
             return False  # nobody asks for so many; vLLM's buffers have no room for them
-        if any(not 0 <= token < self._vocab_size for token in proposal.token_ids):
+        if any(not 0 <= token < self.vocab_size for token in proposal.token_ids):
             return False
         if proposal.distributions is None:
             return True
         return _are_distributions(
-            proposal.distributions, np.asarray(proposal.token_ids, np.int64), self._vocab_size
+            proposal.distributions, np.asarray(proposal.token_ids, np.int64), self.vocab_size
         )
 
 

@@ -1,17 +1,29 @@
 """The target's end of the streams: proposals in, session news out."""
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
+from specray.sampling.audit import DistributionAudit
 from specray.target.buffer import Offer, ProposalBuffer
-from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.types import (
+    Proposal,
+    ProposalFrame,
+    SessionFrame,
+    SpeculationPolicy,
+    TruncatedDistributions,
+)
 from specray.wire.server import Peer
 from specray.wire.stats import TargetStats
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _LONGEST_ROUND_TRIP_S = 10.0  # what a peer claims beyond that is not a measurement
@@ -45,6 +57,7 @@ class RouterStreams:
         self._lost: deque[int] = deque()
         self._departed: deque[str] = deque()
         self._arrivals = TargetStats()
+        self._audits: dict[str, DistributionAudit] = {}
         self._lock = threading.Lock()
         self._stats_source: StatsSource | None = None
 
@@ -75,11 +88,13 @@ class RouterStreams:
 
     def received(self, peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
         """Proposals and losses came in."""
-        del peer
         now_ns = self._clock_ns()
         for proposal in frame.proposals:
             self._time(proposal, now_ns)
-            self._count(self._buffer.offer(proposal))
+            offer = self._buffer.offer(proposal)
+            self._count(offer)
+            if offer is Offer.KEPT and proposal.distributions is not None:
+                self._audit(peer.name, proposal.token_ids, proposal.distributions)
         self._lost.extend(filter(self._buffer.holds, frame.lost))  # idle: no session, no growth
 
     def configure(self, policy: SpeculationPolicy) -> None:
@@ -124,6 +139,28 @@ class RouterStreams:
     def take_departed(self) -> list[str]:
         """Routers whose stream ended, since the last call."""
         return _drain(self._departed)
+
+    def trusts(self, router: str) -> bool:
+        """Whether the tokens from this router look drawn from the distributions they ship.
+
+        Sampled output is exact only then; without trust the tokens count as point masses.
+        """
+        audit = self._audits.get(router)
+        return audit is None or not audit.is_caught
+
+    def _audit(self, router: str, token_ids: tuple[int, ...], q: TruncatedDistributions) -> None:
+        audit = self._audits.get(router)
+        if audit is None:
+            audit = DistributionAudit(self._buffer.vocab_size, np.random.default_rng())
+            self._audits[router] = audit
+        was_caught = audit.is_caught
+        audit.observe_proposal(np.asarray(token_ids, np.int32), q)
+        if audit.is_caught and not was_caught:
+            logger.error(
+                "tokens through router %s are not drawn from the distributions they ship; from "
+                "now on its sampled requests verify them without",
+                router,
+            )
 
     def _time(self, proposal: Proposal, now_ns: int) -> None:
         round_trip_s = (now_ns - proposal.commit_sent_at_ns) / 1e9

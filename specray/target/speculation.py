@@ -41,6 +41,9 @@ class Streams(Protocol):
     def send(self, router: str, frame: SessionFrame) -> None:
         """Send if the router is connected; never blocks."""
 
+    def trusts(self, router: str) -> bool:
+        """Whether the distributions that come from this router may be used."""
+
     def take_lost(self) -> list[int]:
         """Sessions whose draft is gone, since the last call."""
 
@@ -128,7 +131,8 @@ class Speculation:
             if self._planner.is_probing:
                 depth = max(depth, min(PROBE_DEPTH, offer.max_depth))
             if depth > 0:
-                chosen[session.session_id] = _cut(proposal, depth, session.uses_distributions)
+                is_trusted = session.uses_distributions and self._streams.trusts(session.router)
+                chosen[session.session_id] = _cut(proposal, depth, is_trusted)
         self._stats.num_proposals_used += len(chosen)
         return chosen
 

@@ -83,8 +83,9 @@ def dense_draft_probs(
         if q is not None and depth > 0:
             rows = probs[start : start + depth]
             rows.zero_()
-            ids = torch.from_numpy(q.token_ids[:depth]).to(device, torch.int64)
-            values = torch.from_numpy(q.probabilities[:depth]).to(device)
+            # `tensor` copies: what came over the wire is read-only.
+            ids = torch.tensor(q.token_ids[:depth], dtype=torch.int64, device=device)
+            values = torch.tensor(q.probabilities[:depth], device=device)
             rows.scatter_add_(1, ids, values)
         start += depth
     return probs

@@ -1,9 +1,16 @@
+import numpy as np
 import pytest
 
 from specray.errors import ProtocolError
 from specray.target.buffer import ProposalBuffer
 from specray.target.service import RouterStreams
-from specray.types import Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.types import (
+    Proposal,
+    ProposalFrame,
+    SessionFrame,
+    SpeculationPolicy,
+    TruncatedDistributions,
+)
 from specray.wire.stats import TargetStats
 
 NOW_NS = 5_000_000_000_000
@@ -173,3 +180,22 @@ def test_a_wait_that_would_stop_the_engine_is_refused(
         streams.configure(SpeculationPolicy(max_wait_ms=wait_ms))
 
     assert streams.policy == SpeculationPolicy()
+
+
+@pytest.mark.parametrize("is_honest", [True, False])
+def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
+    buffer: ProposalBuffer, is_honest: bool
+) -> None:
+    """False alarms have a probability of one in a million, whatever the seed of the draft."""
+    streams = RouterStreams(buffer, SpeculationPolicy())
+    rng = np.random.default_rng(3)
+    support = np.array([[4, 5, 6]], np.int32)
+    claimed = np.array([[0.2, 0.3, 0.5]], np.float32)
+    drawn_from = claimed[0] / claimed[0].sum(dtype=float) if is_honest else [0.8, 0.1, 0.1]
+    for position in range(10, 1010):
+        buffer.advance(1, position, 7)
+        token = int(rng.choice(support[0], p=drawn_from))
+        q = TruncatedDistributions(support, claimed)
+        receive(streams, Proposal(1, position, 7, (token,), "model", q))
+    assert streams.trusts("r") == is_honest
+    assert streams.trusts("another")

@@ -42,6 +42,10 @@ class Streams:
         self.sent: list[tuple[str, SessionFrame]] = []
         self.lost: list[int] = []
         self.departed: list[str] = []
+        self.is_trusted = True
+
+    def trusts(self, router: str) -> bool:
+        return self.is_trusted
 
     def is_connected(self, router: str) -> bool:
         return router in self.connected
@@ -431,6 +435,17 @@ def test_distributions_are_dropped_where_they_may_not_be_used(world: World) -> N
     world.answer = with_distributions
     session = world.open()
     session.uses_distributions = False
+    world.run(2)
+
+    (proposal,) = world.step().values()
+    assert len(proposal.token_ids) == MAX_DEPTH
+    assert proposal.distributions is None
+
+
+def test_distributions_of_a_router_that_lied_are_dropped(world: World) -> None:
+    world.answer = with_distributions
+    world.open()
+    world.streams.is_trusted = False
     world.run(2)
 
     (proposal,) = world.step().values()
