@@ -1,56 +1,86 @@
-"""A service that answers like the real one, without a model."""
+"""A service that streams like the real one, without a model, and time that passes by itself."""
 
+import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
 
 
 @dataclass
-class FakeOpenAI:
-    """What the service answers with, and what it was asked."""
+class FakeOpenAI(httpx.AsyncBaseTransport):
+    """What the service answers with, and what it was asked. A transport: no sockets."""
 
-    url: str = ""
     status: int = 200
+    chunk_every_s: float = 0.5
+    tokens_off: int = 1  # per chunk
+    tokens_on: int = 3
+    alter: Callable[[dict[str, Any]], None] = lambda chunk: None  # changes a chunk in place
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0  # since the start
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.bodies.append(body)
-        return {"usage": {"completion_tokens": body["max_tokens"]}}
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.status != 200:
+            return httpx.Response(self.status, text="no room", request=request)
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [{"id": "fake-model"}]}, request=request)
+        self.bodies.append(json.loads(await request.aread()))
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        return httpx.Response(200, stream=_Answer(self, self.bodies[-1]), request=request)
+
+    def chunk(self, num_tokens: int) -> bytes:
+        chunk = {"choices": [{"delta": {}}], "usage": {"completion_tokens": num_tokens}}
+        self.alter(chunk)
+        return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
-@contextmanager
-def serve_fake() -> Iterator[FakeOpenAI]:
-    fake = FakeOpenAI()
+class _Answer(httpx.AsyncByteStream):
+    def __init__(self, fake: FakeOpenAI, body: dict[str, Any]) -> None:
+        self._fake = fake
+        self._max_tokens = body["max_tokens"]
+        self._step = fake.tokens_off if "vllm_xargs" in body else fake.tokens_on
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._reply({"data": [{"id": "fake-model"}]})
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._fake.chunk(0)  # the role
+        for num_tokens in range(self._step, self._max_tokens + self._step, self._step):
+            await asyncio.sleep(self._fake.chunk_every_s)
+            yield self._fake.chunk(min(num_tokens, self._max_tokens))
+        yield self._fake.chunk(self._max_tokens)  # the whole answer's usage
+        yield b"data: [DONE]\n\n"
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self._reply(fake.answer(json.loads(body)))
+    async def aclose(self) -> None:
+        self._fake.num_open -= 1
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
 
-        def _reply(self, content: dict[str, Any]) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(fake.status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+class _Skip(selectors.DefaultSelector):
+    now = 0.0
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    fake.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield fake
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("every task waits for what never comes")
+        self.now += timeout or 0.0
+        return ready
+
+
+class _VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Skips every wait: its time is exact, and costs none."""
+
+    def __init__(self) -> None:
+        self._skip = _Skip()
+        super().__init__(self._skip)
+
+    def time(self) -> float:
+        return self._skip.now
+
+
+def run_virtual(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=_VirtualTimeLoop) as runner:
+        return runner.run(work)

@@ -1,4 +1,7 @@
-"""`specray bench`: tokens per second of one target with speculation off and on, in turn."""
+"""`specray bench`: tokens per second of one target with speculation off and on, in turn.
+
+A closed loop keeps so many answers in flight; what arrives in a window of time is counted.
+"""
 
 import argparse
 import asyncio

@@ -1,7 +1,9 @@
-"""Asks an OpenAI-compatible service for completions of a fixed length."""
+"""Streams answers of a fixed length from an OpenAI-compatible service, counting their tokens."""
 
-import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -10,13 +12,25 @@ from specray.cli.bench.plan import System
 from specray.errors import StartupError
 
 REQUEST_TIMEOUT_S = 300.0
+_QUOTE_CHARS = 300  # of what the service said, in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One chat completion of exactly `max_tokens` tokens."""
+
+    prompt: str
+    system: System
+    temperature: float
+    max_tokens: int
+    seed: int
 
 
 class Endpoint:
     """A service's `/v1`, and the model that it serves.
 
     `start` asks for the model's name; every method raises StartupError when the service can't be
-    reached or refuses.
+    reached, refuses, or does not report its tokens.
     """
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -29,60 +43,83 @@ class Endpoint:
 
     async def start(self) -> None:
         """Finds out which model is served."""
-        models = await self._request("GET", "/models")
-        self._model = models["data"][0]["id"]
+        url = f"{self._url}/models"
+        with _failures_of(url):
+            response = await self._http.get(url)
+            response.raise_for_status()
+        self._model = response.json()["data"][0]["id"]
 
     async def close(self) -> None:
         """Closes the connections."""
         await self._http.aclose()
 
-    async def complete_all(
-        self,
-        prompts: Sequence[str],
-        system: System,
-        *,
-        concurrency: int,
-        temperature: float,
-        max_tokens: int,
-    ) -> int:
-        """Answers all prompts, so many at a time; returns the tokens that were generated."""
-        gate = asyncio.Semaphore(concurrency)
+    async def complete(self, request: Request, hear: Callable[[int], None]) -> None:
+        """Streams one answer; cancelling closes the stream, so that the service drops the request.
 
-        async def complete(prompt: str, seed: int) -> int:
-            async with gate:
-                body = _make_body(self._model, prompt, system, temperature, max_tokens, seed)
-                answer = await self._request("POST", "/chat/completions", body)
-                return int(answer["usage"]["completion_tokens"])
-
-        return sum(await asyncio.gather(*(complete(p, seed) for seed, p in enumerate(prompts))))
-
-    async def _request(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            response = await self._http.request(method, self._url + path, json=body)
-            response.raise_for_status()
-        except httpx.HTTPStatusError as error:
-            text = error.response.text[:300]
+        Args:
+            request: what to ask.
+            hear: gets the number of new tokens whenever a chunk arrives.
+        """
+        url = f"{self._url}/chat/completions"
+        num_tokens = 0
+        with _failures_of(url):
+            async with self._http.stream("POST", url, json=self._body(request)) as response:
+                if response.is_error:
+                    await response.aread()
+                response.raise_for_status()
+                async for line in response.aiter_lines():
+                    so_far = _count_so_far(line, num_tokens)
+                    if so_far > num_tokens:
+                        hear(so_far - num_tokens)
+                        num_tokens = so_far
+        if num_tokens < request.max_tokens:
             raise StartupError(
-                f"{self._url}{path} answered {error.response.status_code}: {text}"
-            ) from error
-        except httpx.HTTPError as error:
-            raise StartupError(
-                f"{self._url}{path} can't be reached ({error!r}); is the service running?"
-            ) from error
-        return response.json()
+                f"{url} ended an answer after {num_tokens} of {request.max_tokens} tokens; "
+                "answers must be equally long, so it has to support `ignore_eos`"
+            )
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "ignore_eos": True,  # equal lengths, whatever the answer
+            "stream": True,
+            # A chunk may hold several tokens: only the service knows how many it has sent.
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        if request.system == "off":
+            body["vllm_xargs"] = {"num_speculative_tokens": 0}
+        return body
 
 
-def _make_body(
-    model: str, prompt: str, system: System, temperature: float, max_tokens: int, seed: int
-) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": seed,
-        "ignore_eos": True,  # equal lengths, whatever the answer
-    }
-    if system == "off":
-        body["vllm_xargs"] = {"num_speculative_tokens": 0}
-    return body
+def _count_so_far(line: str, known: int) -> int:
+    """The answer's tokens up to this line of the event stream; `known` if it has no chunk."""
+    field, _, data = line.partition(":")
+    data = data.strip()
+    if field != "data" or data == "[DONE]":
+        return known
+    chunk = json.loads(data)
+    if "error" in chunk:
+        raise StartupError(f"the service broke off an answer: {data[:_QUOTE_CHARS]}")
+    if chunk.get("usage") is None:
+        raise StartupError(
+            "a chunk has no `usage`: the service has to support `continuous_usage_stats`; "
+            f"it sent {data[:_QUOTE_CHARS]}"
+        )
+    return int(chunk["usage"]["completion_tokens"])
+
+
+@contextmanager
+def _failures_of(url: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        text = error.response.text[:_QUOTE_CHARS]
+        raise StartupError(f"{url} answered {error.response.status_code}: {text}") from error
+    except httpx.HTTPError as error:
+        raise StartupError(
+            f"{url} can't be reached ({error!r}); is the service running?"
+        ) from error

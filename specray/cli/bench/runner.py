@@ -1,15 +1,19 @@
 """Runs a plan: rounds of off and on in turn, then medians over the rounds."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from specray.cli.bench.client import Endpoint
+from specray.cli.bench.client import Endpoint, Request
+from specray.cli.bench.load import count_tokens, make_queues, run_workers
 from specray.cli.bench.plan import Cell, Plan, System, order
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 
 WARM_UP_CONCURRENCY = 8
+WARM_UP_TOKENS = 2
+
+Speeds = dict[tuple[Cell, System], float]
+"""Tokens per second of one round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +27,9 @@ class Row:
     tokens_per_s: float  # median over the rounds
     ratio_to_off: float  # median over the rounds of this round's ratio
     tokens_per_s_rounds: tuple[float, ...]
-    max_tokens: int
-    num_requests: int  # per round
+    ramp_s: float  # load before the window, not counted
+    window_s: float  # per round
+    max_tokens: int  # per answer
 
 
 async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -> list[Row]:
@@ -32,8 +37,8 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
 
     Args:
         endpoint: the service.
-        plan: cells and rounds.
-        tell: hears one line per round.
+        plan: cells, rounds and window.
+        tell: hears one line per cell, system and round.
 
     Raises:
         StartupError: if the service does not answer.
@@ -42,25 +47,28 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
         await endpoint.start()
         prompts = {workload: load_prompts(workload) for workload in WORKLOADS}
         await _warm_up(endpoint, prompts)
-        rounds: list[dict[tuple[Cell, System], float]] = []
-        for index in range(plan.num_rounds):
-            started = time.perf_counter()
-            rounds.append(await _run_round(endpoint, plan, prompts, index))
-            tell(f"round {index + 1}/{plan.num_rounds}: {time.perf_counter() - started:.0f} s")
-        return [row for cell in plan.cells for row in summarise(cell, rounds)]
+        rounds: list[Speeds] = [{} for _ in range(plan.num_rounds)]
+        for done, (index, cell, system) in enumerate(_windows(plan), start=1):
+            queues = make_queues(cell, system, prompts[cell.workload], index, plan.max_tokens)
+            num_tokens = await count_tokens(
+                endpoint, queues, ramp_s=plan.ramp_s, window_s=plan.window_s
+            )
+            rounds[index][cell, system] = num_tokens / plan.window_s
+            tell(_progress(plan, done, index, cell, system, num_tokens / plan.window_s))
+        return [row for cell in plan.cells for row in summarise(plan, cell, rounds)]
     finally:
         await endpoint.close()
 
 
-def summarise(cell: Cell, rounds: Sequence[dict[tuple[Cell, System], float]]) -> tuple[Row, Row]:
-    """The rows of a cell: off, then on. `rounds` hold tokens per second."""
+def summarise(plan: Plan, cell: Cell, rounds: Sequence[Speeds]) -> tuple[Row, Row]:
+    """The rows of a cell: off, then on."""
     off = [speeds[cell, "off"] for speeds in rounds]
     on = [speeds[cell, "specray"] for speeds in rounds]
     ratio = median(fast / slow for fast, slow in zip(on, off, strict=True))
-    return _make_row(cell, "off", off, 1.0), _make_row(cell, "specray", on, ratio)
+    return _make_row(plan, cell, "off", off, 1.0), _make_row(plan, cell, "specray", on, ratio)
 
 
-def _make_row(cell: Cell, system: System, speeds: Sequence[float], ratio: float) -> Row:
+def _make_row(plan: Plan, cell: Cell, system: System, speeds: Sequence[float], ratio: float) -> Row:
     return Row(
         system=system,
         workload=cell.workload,
@@ -69,45 +77,35 @@ def _make_row(cell: Cell, system: System, speeds: Sequence[float], ratio: float)
         tokens_per_s=round(median(speeds), 2),
         ratio_to_off=round(ratio, 3),
         tokens_per_s_rounds=tuple(round(speed, 2) for speed in speeds),
-        max_tokens=cell.max_tokens,
-        num_requests=cell.num_requests,
+        ramp_s=plan.ramp_s,
+        window_s=plan.window_s,
+        max_tokens=plan.max_tokens,
     )
 
 
-async def _run_round(
-    endpoint: Endpoint, plan: Plan, prompts: dict[str, list[str]], index: int
-) -> dict[tuple[Cell, System], float]:
-    speeds = {}
-    for cell in plan.cells:
-        chosen = _pick(prompts[cell.workload], index, cell.num_requests)
-        for system in order(index):
-            speeds[cell, system] = await _time_cell(endpoint, cell, system, chosen)
-    return speeds
+def _windows(plan: Plan) -> Iterator[tuple[int, Cell, System]]:
+    """Off and on of a cell follow each other, so that a change of the machine meets both."""
+    for index in range(plan.num_rounds):
+        for cell in plan.cells:
+            for system in order(index):
+                yield index, cell, system
 
 
-async def _time_cell(
-    endpoint: Endpoint, cell: Cell, system: System, prompts: Sequence[str]
-) -> float:
-    started = time.perf_counter()
-    num_tokens = await endpoint.complete_all(
-        prompts,
-        system,
-        concurrency=cell.concurrency,
-        temperature=cell.temperature,
-        max_tokens=cell.max_tokens,
+def _progress(
+    plan: Plan, done: int, index: int, cell: Cell, system: System, tokens_per_s: float
+) -> str:
+    minutes, seconds = divmod(round((plan.num_windows - done) * plan.seconds_per_window), 60)
+    return (
+        f"round {index + 1}/{plan.num_rounds}  {cell.workload:<11}  {cell.concurrency} at once  "
+        f"temperature {cell.temperature:g}  {system:<7}  {tokens_per_s:7.1f} tok/s  "
+        f"{minutes}:{seconds:02} left"
     )
-    return num_tokens / (time.perf_counter() - started)
-
-
-def _pick(prompts: Sequence[str], round_index: int, num_requests: int) -> list[str]:
-    """Other prompts in each round, the same for both systems."""
-    first = round_index * num_requests
-    return [prompts[(first + i) % len(prompts)] for i in range(num_requests)]
 
 
 async def _warm_up(endpoint: Endpoint, prompts: dict[str, list[str]]) -> None:
     """Sends every prompt once: code paths are warm, and prefixes cached for both systems alike."""
     every = [prompt for workload in prompts.values() for prompt in workload]
-    await endpoint.complete_all(
-        every, "specray", concurrency=WARM_UP_CONCURRENCY, temperature=0.0, max_tokens=2
+    queue = (
+        Request(prompt, "specray", 0.0, WARM_UP_TOKENS, seed) for seed, prompt in enumerate(every)
     )
+    await run_workers(endpoint, [queue] * WARM_UP_CONCURRENCY, lambda _: None)

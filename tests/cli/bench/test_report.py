@@ -7,7 +7,7 @@ from specray.cli.bench.runner import Row
 
 
 def make_row(system: System, tokens_per_s: float, ratio: float) -> Row:
-    return Row(system, "chat", 8, 0.0, tokens_per_s, ratio, (tokens_per_s,), 96, 8)
+    return Row(system, "chat", 8, 0.0, tokens_per_s, ratio, (tokens_per_s,), 2.0, 6.0, 160)
 
 
 ROWS = [make_row("off", 100.0, 1.0), make_row("specray", 234.56, 2.346)]

@@ -1,0 +1,87 @@
+"""A closed loop of load: workers that stream answer after answer, and a window that counts.
+
+A fixed set of requests would favour the system whose answers all end at once: where they do not,
+the last ones run alone. Here the batch is as full at the window's end as at its start.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+
+from specray.cli.bench.client import Endpoint, Request
+from specray.cli.bench.plan import Cell, System
+from specray.errors import StartupError
+
+
+class TokenWindow:
+    """Counts the tokens that arrive from `opens_at` until just before `closes_at`."""
+
+    def __init__(self, opens_at: float, closes_at: float, clock: Callable[[], float]) -> None:
+        self.closes_at = closes_at
+        self.num_tokens = 0
+        self._opens_at = opens_at
+        self._clock = clock
+
+    def add(self, num_tokens: int) -> None:
+        """Takes note of tokens that have arrived just now."""
+        if self._opens_at <= self._clock() < self.closes_at:
+            self.num_tokens += num_tokens
+
+
+def make_queues(
+    cell: Cell, system: System, prompts: Sequence[str], round_index: int, max_tokens: int
+) -> list[Iterator[Request]]:
+    """For each worker of a cell its endless requests: the same for both systems of a round."""
+    first = round_index * cell.concurrency
+
+    def queue(worker: int) -> Iterator[Request]:
+        for turn in count():
+            prompt = prompts[(first + worker + turn) % len(prompts)]
+            seed = worker + turn * cell.concurrency  # no two answers of a window draw alike
+            yield Request(prompt, system, cell.temperature, max_tokens, seed)
+
+    return [queue(worker) for worker in range(cell.concurrency)]
+
+
+async def run_workers(
+    endpoint: Endpoint, queues: Iterable[Iterator[Request]], hear: Callable[[int], None]
+) -> None:
+    """One worker per queue, until all queues are empty; they may be one and the same.
+
+    Raises:
+        StartupError: if the service fails one of the requests; the others are cancelled.
+    """
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for queue in queues:
+                workers.create_task(_work(endpoint, queue, hear))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+async def count_tokens(
+    endpoint: Endpoint, queues: Iterable[Iterator[Request]], *, ramp_s: float, window_s: float
+) -> int:
+    """The tokens that arrive in the window after the ramp; all streams are closed at its end.
+
+    Raises:
+        StartupError: if the service fails a request, or if nothing arrives in the window.
+    """
+    clock = asyncio.get_running_loop().time
+    opens_at = clock() + ramp_s
+    window = TokenWindow(opens_at, opens_at + window_s, clock)
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(window.closes_at):
+            await run_workers(endpoint, queues, window.add)
+    if not window.num_tokens:
+        raise StartupError(
+            f"no token arrived in {window_s:g} s after a ramp of {ramp_s:g} s; "
+            "the service is stuck, or far too slow to be measured"
+        )
+    return window.num_tokens
+
+
+async def _work(endpoint: Endpoint, queue: Iterator[Request], hear: Callable[[int], None]) -> None:
+    for request in queue:
+        await endpoint.complete(request, hear)

@@ -1,0 +1,95 @@
+from itertools import islice
+
+import pytest
+
+from specray.cli.bench.client import Endpoint
+from specray.cli.bench.load import TokenWindow, count_tokens, make_queues
+from specray.cli.bench.plan import Cell, System
+from specray.errors import StartupError
+from tests.cli.fake_openai import FakeOpenAI, run_virtual
+
+PROMPTS = [f"prompt {i}" for i in range(10)]
+
+
+def count(
+    fake: FakeOpenAI, *, concurrency: int = 1, max_tokens: int = 160, system: System = "specray"
+) -> int:
+    queues = make_queues(Cell("chat", concurrency, 0.0), system, PROMPTS, 0, max_tokens)
+
+    async def work() -> int:
+        endpoint = Endpoint("http://fake", fake)
+        try:
+            return await count_tokens(endpoint, queues, ramp_s=2.0, window_s=6.0)
+        finally:
+            await endpoint.close()
+
+    return run_virtual(work())
+
+
+def test_only_tokens_inside_the_window_count() -> None:
+    now = [0.0]
+    window = TokenWindow(2.0, 8.0, lambda: now[0])
+
+    for now[0], num_tokens in [(1.9, 1), (2.0, 10), (7.9, 100), (8.0, 1000)]:
+        window.add(num_tokens)
+
+    assert window.num_tokens == 110
+
+
+def test_tokens_of_the_ramp_and_after_the_window_do_not_count() -> None:
+    # A chunk of 3 each 0.5 s: those at 2.0, 2.5, ... 7.5 s of an answer that takes 27 s.
+    assert count(FakeOpenAI(tokens_on=3)) == 12 * 3
+
+
+def test_a_chunk_larger_than_the_window_counts_when_it_arrives() -> None:
+    assert count(FakeOpenAI(chunk_every_s=5.0, tokens_on=40)) == 40
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_answers_follow_each_other_without_a_gap(concurrency: int) -> None:
+    fake = FakeOpenAI()
+
+    num_tokens = count(fake, concurrency=concurrency, max_tokens=6)  # 1 s each
+
+    assert num_tokens == concurrency * 12 * 3
+    assert len(fake.bodies) == concurrency * 8
+    assert fake.most_open == concurrency
+
+
+def test_all_streams_are_closed_at_the_end_of_the_window() -> None:
+    fake = FakeOpenAI()
+
+    count(fake, concurrency=8)
+
+    assert fake.most_open == 8
+    assert fake.num_open == 0
+
+
+def test_a_service_that_says_nothing_is_reported() -> None:
+    with pytest.raises(StartupError, match="no token arrived in 6 s"):
+        count(FakeOpenAI(chunk_every_s=100.0))
+
+
+def test_a_failed_answer_ends_the_measurement_and_closes_the_others() -> None:
+    fake = FakeOpenAI(alter=lambda chunk: chunk.update(usage=None))
+
+    with pytest.raises(StartupError, match="continuous_usage_stats"):
+        count(fake, concurrency=3)
+    assert fake.num_open == 0
+
+
+def test_workers_start_at_different_prompts_and_cycle() -> None:
+    queues = make_queues(Cell("chat", 8, 0.0), "off", PROMPTS, 1, 160)
+
+    asked = [[request.prompt for request in islice(queue, 11)] for queue in queues]
+
+    assert len({prompts[0] for prompts in asked}) == 8
+    assert all(prompts[0] == prompts[10] and len(set(prompts)) == 10 for prompts in asked)
+
+
+def test_no_two_answers_of_a_cell_share_a_seed() -> None:
+    queues = make_queues(Cell("chat", 8, 1.0), "off", PROMPTS, 0, 160)
+
+    seeds = [request.seed for queue in queues for request in islice(queue, 20)]
+
+    assert len(set(seeds)) == len(seeds)
