@@ -4,16 +4,15 @@ Knows nothing of vLLM; `scheduler` calls it, from the engine's thread only.
 """
 
 import copy
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from specray.control.latency import LatencyEstimate
 from specray.control.planner import PROBE_DEPTH, Offer, Planner
 from specray.target.buffer import ProposalBuffer
+from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.types import (
     Commit,
@@ -25,9 +24,6 @@ from specray.types import (
     SpeculationPolicy,
 )
 from specray.wire.stats import TargetStats
-
-_PATIENT_MISSES = 2  # waits in vain; nobody waits for a session any longer until it answers
-_PATIENT_SILENCE = 4  # in which not one of a router's sessions answered; the same for the router
 
 
 class Streams(Protocol):
@@ -71,9 +67,8 @@ class Speculation:
         self._streams = streams
         self._clock = clock
         self._planner = Planner()
-        self._latency = LatencyEstimate()
+        self._patience = Patience()
         self._sessions: dict[int, Session] = {}
-        self._silence: dict[str, int] = {}  # router -> waits in vain since it was heard of
         self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
         self._stats = TargetStats()
 
@@ -120,10 +115,10 @@ class Speculation:
         """
         self._note_losses()
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
-        awaited = self._wait_for_due(sessions, num_others) if may_wait else []
+        if may_wait:
+            self._wait_for_due(sessions, num_others)
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
-        self._note_silence(awaited, [session for session, _ in ready])
         offers = [self._offer(session, len(proposal.token_ids)) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
         chosen = {}
@@ -173,7 +168,9 @@ class Speculation:
         self._note_losses()
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
         offers = [self._offer(session, session.max_depth) for session in sessions]
-        depths = self._planner.wanted_depths(offers, num_others, self._expected_wait_s())
+        depths = self._planner.wanted_depths(
+            offers, num_others, self._patience.expected_wait_s(self._max_wait_s())
+        )
         for session, depth in zip(sessions, depths, strict=True):
             session.wanted_depth = depth
             self._commit(session, lengths_before[session.session_id])
@@ -195,11 +192,11 @@ class Speculation:
         arrival = self._buffer.take(session.session_id)
         if arrival is not None:
             session.source = arrival.proposal.source
-            self._hear_of(session)
+            self._patience.hear_of(session)
         is_covered = self._buffer.is_covered(session.session_id)
         if session.is_due and (is_covered or arrival is not None):
             arrived = session.committed_at if arrival is None else arrival.at
-            self._latency.observe(max(0.0, arrived - session.committed_at))
+            self._patience.observe_answer(session, arrived)
         elif session.is_due:
             self._stats.num_misses += 1
         session.is_due = False
@@ -212,48 +209,22 @@ class Speculation:
 
     # Waiting for proposals.
 
-    def _wait_for_due(self, sessions: Sequence[Session], num_others: int) -> list[Session]:
-        """Wait if it pays; returns the sessions that were waited for, in vain or not."""
+    def _wait_for_due(self, sessions: Sequence[Session], num_others: int) -> None:
         missing = [s for s in sessions if s.is_due and not self._buffer.is_settled(s.session_id)]
         for session in missing:
             if self._buffer.take_sign_of_life(session.session_id):
-                self._hear_of(session)  # too late for its step, but it answers
-        awaited = [s for s in missing if self._is_patient(s)]
+                self._patience.hear_of(session)  # too late for its step, but it answers
+        awaited = [s for s in missing if self._patience.has_left_for(s)]
         if not awaited:
-            return []
+            return
         started = self._clock()
-        deadline = self._deadline(awaited)
+        deadline = self._patience.deadline(awaited, self._max_wait_s())
         if deadline <= started or not self._is_worth_waiting(sessions, awaited, num_others):
-            return []
-        if not self._buffer.wait_for([s.session_id for s in awaited], deadline):
-            # What comes later is not timed: the running step keeps this process from taking
-            # it in. It took longer than the wait; assume twice as long.
-            self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
+            return
+        self._buffer.wait_for([s.session_id for s in awaited], deadline)
+        silent = [s for s in awaited if not self._buffer.is_settled(s.session_id)]
+        self._patience.observe_wait(awaited, silent, deadline)
         self._stats.wait_time.observe(self._clock() - started)
-        return awaited
-
-    def _hear_of(self, session: Session) -> None:
-        session.num_missed = 0
-        self._silence.pop(session.router, None)
-
-    def _note_silence(self, awaited: Sequence[Session], answered: Sequence[Session]) -> None:
-        """Learn whom not to wait for. Only a wait in vain tells: no step allows for drafting."""
-        answered_ids = {session.session_id for session in answered}
-        silent = [s for s in awaited if s.session_id not in answered_ids]
-        for session in silent:
-            session.num_missed += 1
-        for router in {s.router for s in silent} - {s.router for s in answered}:
-            self._silence[router] = self._silence.get(router, 0) + 1
-
-    def _is_patient(self, session: Session) -> bool:
-        is_silent = self._silence.get(session.router, 0) >= _PATIENT_SILENCE
-        return session.num_missed < _PATIENT_MISSES and not is_silent
-
-    def _deadline(self, awaited: Sequence[Session]) -> float:
-        patience_s = self._streams.policy.max_wait_ms / 1e3
-        if (estimate_s := self._latency.patience_s) is not None:
-            patience_s = min(patience_s, estimate_s)
-        return max(session.committed_at for session in awaited) + patience_s
 
     def _is_worth_waiting(
         self, sessions: Sequence[Session], awaited: Sequence[Session], num_others: int
@@ -267,15 +238,13 @@ class Speculation:
             for s, offer in zip(sessions, here, strict=True)
         ]
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
-        left_s = max(0.0, self._expected_wait_s() - elapsed_s)
+        left_s = max(0.0, self._patience.expected_wait_s(self._max_wait_s()) - elapsed_s)
         now = self._planner.plan(here, num_others)
         later = self._planner.plan(soon, num_others, left_s)
         return later.goodput > now.goodput
 
-    def _expected_wait_s(self) -> float:
-        """From a commit to its proposal; infinite when no step waits for so long."""
-        mean_s = self._latency.mean_s or 0.0
-        return mean_s if mean_s <= self._streams.policy.max_wait_ms / 1e3 else math.inf
+    def _max_wait_s(self) -> float:
+        return self._streams.policy.max_wait_ms / 1e3
 
     def _num_here(self, session: Session) -> int:
         proposal = self._buffer.peek(session.session_id)
@@ -312,7 +281,7 @@ class Speculation:
         lost = {i for i in self._streams.take_lost() if i in self._sessions}
         departed = set(self._streams.take_departed())
         for router in departed:
-            self._silence.pop(router, None)  # it may never come back; if it does, with a new draft
+            self._patience.forget(router)  # it may never come back; if it does, with a new draft
         for session in self._sessions.values():
             if session.session_id in lost or session.router in departed:
                 session.is_announced = session.is_due = False
