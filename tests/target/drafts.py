@@ -1,0 +1,167 @@
+"""Drafts of every quality, as proposers that `engine.FakeRouter` puts behind a stream."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specray.errors import SessionRejectedError
+from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
+from tests.target.tiny_model import VOCAB_SIZE, TinyModel
+
+_SUPPORT = 24
+
+
+@dataclass(slots=True)
+class Followed:
+    """A session as a draft knows it."""
+
+    opened: OpenSession
+    token_ids: list[int]
+    commit: Commit | None = field(default=None)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.token_ids) - self.opened.num_prompt_tokens
+
+    @property
+    def depth(self) -> int:
+        assert self.commit is not None
+        return self.commit.depth
+
+    def proposal(
+        self, token_ids: Sequence[int], distributions: TruncatedDistributions | None = None
+    ) -> Proposal:
+        assert self.commit is not None
+        return Proposal(
+            self.opened.session_id,
+            len(self.token_ids),
+            self.token_ids[-1],
+            tuple(token_ids),
+            "model",
+            distributions,
+            self.commit.sent_at_ns,
+            draft_time_us=100,
+        )
+
+
+class Draft:
+    """Follows sessions and checks that no commit is missed; subclasses propose."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, Followed] = {}
+        self.opened: list[OpenSession] = []
+
+    def open(self, session: OpenSession) -> None:
+        self.opened.append(session)
+        self._sessions[session.session_id] = Followed(session, list(session.token_ids))
+
+    def commit(self, commit: Commit) -> None:
+        session = self._sessions.get(commit.session_id)
+        if session is None or len(session.token_ids) != commit.position:
+            raise SessionRejectedError(f"{commit} does not extend {session}")
+        session.token_ids.extend(commit.token_ids)
+        session.commit = commit
+
+    def close(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def take_evicted(self) -> list[int]:
+        return []
+
+
+class Scripted(Draft):
+    """Knows the answers; each token is replaced by a random one with probability `noise`."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__()
+        self._random = random.Random(0)
+        self._noise = noise
+        self.num_proposed = 0
+        self.answers: dict[tuple[int, ...], Sequence[int]] = {}  # by prompt
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        self.num_proposed += len(session_ids)
+        sessions = (self._sessions[session_id] for session_id in session_ids)
+        return [session.proposal(self._guess(session)) for session in sessions]
+
+    def _guess(self, session: Followed) -> list[int]:
+        prompt = session.opened.token_ids[: session.opened.num_prompt_tokens]
+        start = session.num_generated
+        known = list(self.answers.get(prompt, ())[start : start + session.depth])
+        known += [0] * (session.depth - len(known))
+        return [self._maybe_wrong(token_id) for token_id in known]
+
+    def _maybe_wrong(self, token_id: int) -> int:
+        is_wrong = self._random.random() < self._noise
+        return self._random.randrange(VOCAB_SIZE) if is_wrong else token_id
+
+
+class Frozen(Scripted):
+    """Answers a number of rounds perfectly and then no more."""
+
+    def __init__(self, num_rounds: int) -> None:
+        super().__init__()
+        self._num_rounds = num_rounds
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        self._num_rounds -= 1
+        return super().propose(session_ids) if self._num_rounds >= 0 else []
+
+
+class Distorted(Draft):
+    """Draws from distributions of its own, which look at the last token only, and ships them.
+
+    They are the target's after `prompt` and that token, flattened, times noise and cut to a few
+    tokens: like the target's in some places, far from them in others.
+    """
+
+    def __init__(self, tiny: TinyModel, prompt: Sequence[int], lies: bool = False) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(0)
+        self.keeps_distributions: Callable[[Followed], bool] = lambda _: True
+        p = tiny.probabilities([[*prompt, token_id] for token_id in range(VOCAB_SIZE)])
+        weights = p**0.8 * self._rng.lognormal(sigma=0.8, size=p.shape)
+        self._ids = np.argsort(-weights, axis=1)[:, :_SUPPORT].astype(np.int32)
+        kept = np.take_along_axis(weights, self._ids, axis=1)
+        sizes = self._rng.integers(_SUPPORT // 3, _SUPPORT + 1, size=(VOCAB_SIZE, 1))
+        kept[np.arange(_SUPPORT) >= sizes] = 0.0
+        self._q = _normalised(kept)  # [vocab, support]
+        tilt = np.where(self._ids % 2 == 0, 4.0, 1.0)
+        self._shipped = _normalised(kept**2 * tilt) if lies else self._q
+        self._cumulative = self._q.astype(float).cumsum(axis=1)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        sessions = [self._sessions[session_id] for session_id in session_ids]
+        contexts = [np.array([session.token_ids[-1] for session in sessions])]
+        for _ in range(max(session.depth for session in sessions)):
+            contexts.append(self._draw(contexts[-1]))
+        chains = np.stack(contexts, axis=1)  # [sessions, depth + 1]
+        return [
+            session.proposal(chain[1 : session.depth + 1].tolist(), self._q_of(session, chain))
+            for session, chain in zip(sessions, chains, strict=True)
+        ]
+
+    def dense(self) -> NDArray[np.float64]:  # [vocab, vocab]
+        """What it draws from, by the last token."""
+        q = np.zeros((VOCAB_SIZE, VOCAB_SIZE))
+        np.put_along_axis(q, self._ids, self._q, axis=1)
+        return q
+
+    def _draw(self, last_token_ids: NDArray[np.int64]) -> NDArray[np.int64]:  # [sessions] both
+        cumulative = self._cumulative[last_token_ids]
+        uniform = self._rng.random((len(last_token_ids), 1)) * cumulative[:, -1:]
+        columns = (cumulative <= uniform).sum(axis=1)
+        return self._ids[last_token_ids, columns].astype(np.int64)
+
+    def _q_of(self, session: Followed, chain: NDArray[np.int64]) -> TruncatedDistributions | None:
+        if session.opened.sampling.is_greedy or not self.keeps_distributions(session):
+            return None
+        rows = chain[: session.depth]
+        return TruncatedDistributions(self._ids[rows], self._shipped[rows])
+
+
+def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,83 @@
+"""What the tests load into vLLM's engine core in the place of specray's scheduler."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
+from specray.control.depth import DepthPlan
+from specray.control.planner import Offer, Planner
+from specray.target.scheduler import SpeculativeScheduler
+
+OBSERVED_SCHEDULER = "tests.target.plugins.ObservedScheduler"
+CREDULOUS = "credulous"
+STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
+
+
+class ObservedScheduler(SpeculativeScheduler):
+    """Writes down what each step did; the tests read the file whose name is in the config."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        self._journal = Path(vllm_config.additional_config["journal"])
+        self._block_size = vllm_config.cache_config.block_size
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> Any:
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        crossed = 0
+        for req_id, ids in drafts.items():
+            if req_id not in self.requests:
+                continue  # aborted meanwhile
+            index = model_runner_output.req_id_to_index[req_id]
+            accepted = len(model_runner_output.sampled_token_ids[index]) - 1
+            # The newest drafts' KV stands before the computed length, which rolls back now.
+            end = self.requests[req_id].num_computed_tokens
+            start = end - (len(ids) - accepted)
+            crossed += (end - 1) // self._block_size > (start - 1) // self._block_size
+        num_scheduled = scheduler_output.num_scheduled_tokens
+        running = {request.request_id: request for request in self.running}
+        chunks = sum(running[r].is_prefill_chunk for r in num_scheduled if r in running)
+        depths = {req_id: len(drafts.get(req_id, ())) for req_id in num_scheduled}
+        line = json.dumps({"num_crossed": crossed, "num_chunks": chunks, "depths": depths})
+        with self._journal.open("a") as journal:
+            journal.write(f"{line}\n")
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+class StubbornScheduler(ObservedScheduler):
+    """Verifies proposals however bad they are, each step as deep as chance has it.
+
+    It also believes the distributions that come through the router `CREDULOUS`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._speculation._planner = StubbornPlanner()
+        trusts = self._streams.trusts
+        self._streams.trusts = lambda router: router == CREDULOUS or trusts(router)
+
+
+class StubbornPlanner(Planner):
+    """Wants full depth, takes a random one, and always finds waiting worthwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = random.Random(0)
+
+    def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
+        depths = tuple(
+            self._random.choice((offer.max_depth, self._random.randint(0, offer.max_depth)))
+            for offer in offers
+        )
+        return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0)
+
+    def wanted_depths(
+        self, offers: Sequence[Offer], num_plain: int, wait_s: float
+    ) -> tuple[int, ...]:
+        return tuple(offer.max_depth for offer in offers)

@@ -1,0 +1,206 @@
+"""Greedy output with specray's plug-ins in vLLM is the output without speculation."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from vllm import SamplingParams
+
+from specray.types import SpeculationPolicy
+from specray.wire.client import configure_blocking
+from tests.saboteur import Saboteur
+from tests.target.drafts import Frozen
+from tests.target.engine import (
+    MAX_DEPTH,
+    MAX_WAIT_MS,
+    Engine,
+    FakeRouter,
+    Job,
+    specray_engine,
+)
+from tests.target.identity import (
+    CAPS,
+    Tally,
+    assert_same,
+    capped,
+    deepest_of,
+    prompts,
+    scripted,
+    shorter,
+)
+from tests.target.tiny_model import VOCAB_SIZE, TinyModel
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+BLOCK_SIZE = 32
+SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks_override": 48}
+GREEDY = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Path) -> Iterator[Engine]:
+    with specray_engine(tiny_folder, **SMALL) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def jobs() -> list[Job]:
+    return [Job(prompt, GREEDY) for prompt in prompts(len(CAPS), 20)]
+
+
+@pytest.fixture(scope="module")
+def answers(engine: Engine, jobs: list[Job]) -> list[list[int]]:
+    """Without speculation, in two halves so that none is preempted."""
+    answers = engine.answers(jobs[:4]) + engine.answers(jobs[4:])
+    assert all(len(set(answer)) > 30 for answer in answers)  # no loops, which would hide faults
+    return answers
+
+
+def test_perfect_draft_is_accepted_whole(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(jobs, answers, noise=0.0)):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    proposed, accepted = tally.take()
+    assert proposed == accepted > len(jobs) * 50
+    assert engine.stats().num_open_sessions == 0
+
+
+def test_depth_caps_hold_for_each_request(
+    engine: Engine, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    engine.take_steps()
+    with FakeRouter(engine.address, scripted(jobs, answers, noise=0.0)):
+        outputs = engine.run(capped(jobs))
+    steps = engine.take_steps()
+    deepest = deepest_of(steps, outputs)
+    assert deepest == [MAX_DEPTH if cap is None else cap for cap in CAPS]
+    assert any(len(set(step.depths.values())) > 3 for step in steps)  # in one batch
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.4, 0.1])
+def test_rejected_tokens_are_rolled_back_across_blocks(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]], noise: float
+) -> None:
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(jobs, answers, noise)):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    proposed, accepted = tally.take()
+    assert sum(step.num_crossed for step in engine.take_steps()) >= 3
+    assert 1 - accepted / proposed > 0.02
+    assert accepted > 0 or noise == 1.0
+
+
+def test_saboteur(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    before = engine.stats()
+    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0)  # it makes every step wait
+    configure_blocking(engine.address, policy)
+    with FakeRouter(engine.address, Saboteur(vocab_size=VOCAB_SIZE)):
+        for _ in range(2):
+            assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS))
+    after = engine.stats()
+    assert after.num_proposals_used > before.num_proposals_used
+    assert after.num_proposals_stale > before.num_proposals_stale
+    assert after.num_proposals_invalid > before.num_proposals_invalid
+    assert after.num_open_sessions == 0
+
+
+def test_draft_dies_and_another_takes_over(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    first, second = (scripted(jobs, answers, noise=0.2) for _ in range(2))
+    with FakeRouter(engine.address, first, second, num_frames=20):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    assert second.opened
+    assert all(len(opened.token_ids) > opened.num_prompt_tokens for opened in second.opened)
+    assert second.num_proposed > 0
+
+
+def test_draft_dies_and_none_takes_over(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    draft = scripted(jobs, answers, noise=0.2)
+    with FakeRouter(engine.address, draft, num_frames=20):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    assert draft.num_proposed > 0
+    assert engine.stats().num_routers == 0
+
+
+def test_frozen_draft_costs_a_few_waits(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    draft = Frozen(num_rounds=20)
+    draft.answers = scripted(jobs, answers, 0.0).answers
+    before = engine.stats()
+    with FakeRouter(engine.address, draft):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    after = engine.stats()
+    assert after.num_misses > before.num_misses
+    waited_s = after.wait_time.sum_s - before.wait_time.sum_s
+    assert waited_s < 5 * MAX_WAIT_MS / 1e3
+
+
+def test_aborted_request_closes_its_session(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    draft = scripted(jobs, answers, noise=0.3)
+    leaving = [replace(job, abort_at=30) if i % 2 else job for i, job in enumerate(capped(jobs))]
+    with FakeRouter(engine.address, draft):
+        got = engine.answers(leaving)
+    assert_same(tiny, jobs[::2], answers[::2], got[::2])
+    for plain, cut in zip(answers[1::2], got[1::2], strict=True):
+        assert 30 <= len(cut) < len(plain)
+        assert cut == plain[: len(cut)]
+    assert engine.stats().num_open_sessions == 0
+
+
+def test_long_prompts_arrive_in_chunks_while_others_decode(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    long = [Job(p, shorter(GREEDY, 20), 100) for p in prompts(3, 200, seed=1)]
+    expected = [*answers[:3], *engine.answers([replace(job, start=0) for job in long])]
+    engine.forget_prefixes()
+    both = [*jobs[:3], *long]
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(both, expected, noise=0.3)):
+        assert_same(tiny, both, expected, engine.answers(capped(both, (None, 3))))
+    steps = engine.take_steps()
+    assert sum(step.num_chunks > 0 and any(step.depths.values()) for step in steps) >= 3
+    assert tally.take()[1] > 0
+
+
+def test_full_prefix_cache_hit_while_others_decode(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    length = 4 * BLOCK_SIZE + 1  # a hit leaves one token to compute: vLLM takes it for a decode
+    prompt = prompts(1, length, seed=2)[0]
+    cold = Job(prompt, shorter(GREEDY, 40))
+    both = [*jobs[:3], *(replace(cold, start=start) for start in (30, 60, 90))]
+    expected = [*answers[:3], *engine.answers([cold]) * 3]
+    engine.take_steps()
+    with FakeRouter(engine.address, scripted(both, expected, noise=0.3)):
+        outputs = engine.run(capped(both, (None, 4, 2, None, 0, 0)))
+    assert_same(tiny, both, expected, [list(o.outputs[0].token_ids) for o in outputs])
+    assert [o.num_cached_tokens for o in outputs[3:]] == [length - 1] * 3
+    deepest = deepest_of(engine.take_steps(), outputs)
+    assert min(deepest[:4]) > 0
+    assert deepest[4:] == [0, 0]  # not padded with draft tokens that nobody proposed
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_preempted_requests(engine: Engine, tiny: TinyModel, noise: float) -> None:
+    params = shorter(GREEDY, 240)
+    jobs = [Job(prompt, params) for prompt in prompts(8, 30, seed=3)]
+    expected = list(itertools.chain(*(engine.answers(jobs[i : i + 4]) for i in (0, 4))))
+    before = engine.metric("vllm:num_preemptions")
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(jobs, expected, noise)):
+        assert_same(tiny, jobs, expected, engine.answers(capped(jobs, (None, 3))))
+    assert engine.metric("vllm:num_preemptions") > before
+    assert tally.take()[1] > 100

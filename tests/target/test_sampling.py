@@ -1,0 +1,199 @@
+"""Sampled output has the target's distribution, through vLLM's own rejection sampler.
+
+All tests of this file together fail for a correct engine with probability 1e-4 at most: each of
+their fewer than 100 p-values must reach ALPHA. The power checks show that faults give less.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from tests.target.distributions import (
+    Filter,
+    Reference,
+    conditional_p_value,
+    marginal_p_values,
+)
+from tests.target.drafts import Distorted
+from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
+from tests.target.identity import Tally, prompts
+from tests.target.plugins import CREDULOUS
+from tests.target.tiny_model import TinyModel
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ALPHA = 1e-6
+NUM_TOKENS = 6
+BATCH = 64  # at once; the next begins when all have ended, since prefills don't wait
+PLAIN = Filter()
+PROMPT = prompts(1, 8, seed=5)[0]
+NO_DISTRIBUTIONS = 4  # the depth cap of requests whose tokens come without distributions
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Path) -> Iterator[Engine]:
+    with specray_engine(tiny_folder, max_num_seqs=BATCH, num_gpu_blocks_override=300) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: TinyModel) -> Reference:
+    return Reference(tiny, PROMPT)
+
+
+def sampled(keep: Filter = PLAIN, **options: object) -> SamplingParams:
+    return SamplingParams(
+        temperature=keep.temperature,
+        top_k=keep.top_k,
+        top_p=keep.top_p,
+        max_tokens=NUM_TOKENS,
+        ignore_eos=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        **options,
+    )
+
+
+def p_values(
+    answers: NDArray[np.int64], reference: Reference, keep: Filter, draft: Distorted
+) -> list[float]:
+    q = draft.dense()
+    conditional = conditional_p_value(answers, reference, keep, q)
+    return [*marginal_p_values(answers, reference, keep), conditional]
+
+
+class Run(NamedTuple):
+    answers: NDArray[np.int64]  # [requests, tokens]
+    acceptance_rate: float
+
+
+def run(
+    engine: Engine,
+    draft: Distorted,
+    params: SamplingParams,
+    num_requests: int = 40 * BATCH,
+    router: str = ROUTER,
+) -> Run:
+    """The same request many times."""
+    params = speculating(params, router=router)
+    tally = Tally(engine)
+    with FakeRouter(engine.address, draft, name=router):
+        answers = [
+            answer
+            for _ in range(0, num_requests, BATCH)
+            for answer in engine.answers([Job(PROMPT, params)] * BATCH)
+        ]
+    proposed, accepted = tally.take()
+    assert proposed > num_requests
+    return Run(np.array(answers), accepted / proposed)
+
+
+@pytest.mark.parametrize(
+    "keep", [PLAIN, Filter(top_p=0.9), Filter(top_k=10)], ids=["plain", "top_p", "top_k"]
+)
+def test_one_setting(engine: Engine, tiny: TinyModel, reference: Reference, keep: Filter) -> None:
+    draft = Distorted(tiny, PROMPT)
+    answers, acceptance_rate = run(engine, draft, sampled(keep))
+    assert min(p_values(answers, reference, keep, draft)) > ALPHA
+    assert 0.15 < acceptance_rate < 0.85
+
+
+def test_distributions_are_used_and_point_masses_are_exact_too(
+    engine: Engine, tiny: TinyModel, reference: Reference
+) -> None:
+    draft = Distorted(tiny, PROMPT)
+    draft.keeps_distributions = lambda _: False
+    answers, without = run(engine, draft, sampled())
+    assert min(p_values(answers, reference, PLAIN, draft)) > ALPHA
+    assert (
+        run(engine, Distorted(tiny, PROMPT), sampled(), 8 * BATCH).acceptance_rate > 1.5 * without
+    )
+
+
+def test_a_wrong_distribution_shows(engine: Engine, tiny: TinyModel, reference: Reference) -> None:
+    """The power check: a draft that draws from other distributions than it ships is believed."""
+    liar = Distorted(tiny, PROMPT, lies=True)
+    answers, _ = run(engine, liar, sampled(), router=CREDULOUS)
+    first, *others = p_values(answers, reference, PLAIN, liar)
+    assert first > ALPHA  # it comes from the prefill, without a draft
+    assert min(others) < ALPHA**2
+
+
+def test_a_wrong_distribution_is_no_longer_used_once_it_is_found_out(
+    engine: Engine, tiny: TinyModel, reference: Reference
+) -> None:
+    liar = Distorted(tiny, PROMPT, lies=True)
+    run(engine, liar, sampled(), 4 * BATCH, router="liar")
+    answers, _ = run(engine, liar, sampled(), router="liar")
+    assert min(p_values(answers, reference, PLAIN, liar)) > ALPHA
+
+
+MIXED = {
+    "plain": (PLAIN, None, {}),
+    "top_p": (Filter(top_p=0.9), None, {}),
+    "top_k": (Filter(top_k=10), None, {}),
+    "all": (Filter(0.7, 20, 0.9), None, {}),
+    "hot": (Filter(1.4), 1, {}),
+    "depth 2": (PLAIN, 2, {}),
+    "depth 0": (PLAIN, 0, {}),
+    "point masses": (PLAIN, NO_DISTRIBUTIONS, {}),
+    "n": (PLAIN, None, {"n": 3}),
+    "seed": (PLAIN, None, {"seed": 0}),
+    "greedy": (PLAIN, None, {}),
+}
+
+
+class Mixed(NamedTuple):
+    answers: dict[str, NDArray[np.int64]]
+    greedy: list[int]
+    draft: Distorted
+
+
+@pytest.fixture(scope="module")
+def mixed(engine: Engine, tiny: TinyModel) -> Mixed:
+    """Requests of all settings in the same batches, in random order."""
+    names = np.random.default_rng(0).permutation(np.repeat(list(MIXED), 800)).tolist()
+    draft = Distorted(tiny, PROMPT)
+    draft.keeps_distributions = lambda session: session.opened.depth != NO_DISTRIBUTIONS
+    greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    plain = engine.answers([Job(PROMPT, greedy)])[0]
+    jobs = []
+    for i, name in enumerate(names):
+        keep, depth, options = MIXED[name]
+        options = {"seed": i} if "seed" in options else options
+        params = greedy if name == "greedy" else sampled(keep, **options)
+        jobs.append(Job(PROMPT, speculating(params, depth)))
+    with FakeRouter(engine.address, draft):
+        batches = (jobs[i : i + BATCH] for i in range(0, len(jobs), BATCH))
+        outputs = [output for batch in batches for output in engine.run(batch)]
+    answers: dict[str, list[list[int]]] = {name: [] for name in MIXED}
+    for name, output in zip(names, outputs, strict=True):
+        answers[name] += [list(completion.token_ids) for completion in output.outputs]
+    return Mixed({name: np.array(a) for name, a in answers.items()}, plain, draft)
+
+
+@pytest.mark.parametrize("name", [name for name in MIXED if name != "greedy"])
+def test_settings_mixed_in_a_batch(mixed: Mixed, reference: Reference, name: str) -> None:
+    keep = MIXED[name][0]
+    assert min(p_values(mixed.answers[name], reference, keep, mixed.draft)) > ALPHA
+
+
+def test_greedy_requests_among_sampled_ones(mixed: Mixed) -> None:
+    assert (mixed.answers["greedy"] == mixed.greedy).all()
+
+
+def test_logprobs_of_sampled_tokens(engine: Engine, tiny: TinyModel, reference: Reference) -> None:
+    with FakeRouter(engine.address, Distorted(tiny, PROMPT)):
+        outputs = engine.run([Job(PROMPT, speculating(sampled(logprobs=0)))] * 100)
+    answers = np.array([output.outputs[0].token_ids for output in outputs])
+    for position in range(NUM_TOKENS):
+        p = reference.conditional(answers, position, PLAIN)
+        for output, row in zip(outputs, p, strict=True):
+            token_id = output.outputs[0].token_ids[position]
+            entry = output.outputs[0].logprobs[position][token_id]
+            assert entry.logprob == pytest.approx(np.log(row[token_id]), abs=1e-3)
