@@ -120,6 +120,7 @@ class World:
         self.sessions: dict[int, Session] = {}
         self.tokens: dict[int, list[int]] = {}
         self.latency_s = 0.002
+        self.token_s = TOKEN_S
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
         self.answer: Answer = perfect
         self.num_used: list[int] = []  # proposals, by step
@@ -147,7 +148,7 @@ class World:
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
         self.num_used.append(len(chosen))
         num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
-        step_s = STEP_S + TOKEN_S * num_tokens
+        step_s = STEP_S + self.token_s * num_tokens
         self.buffer.run_clock(self.clock.now + step_s)
         before = {session_id: len(self.tokens[session_id]) for session_id in ids}
         for session_id in ids:
@@ -504,6 +505,20 @@ def test_a_useless_draft_ends_at_depth_0_and_is_probed_without_end(world: World)
     assert sum(world.num_used[-20:]) == 20
 
 
+def test_a_probe_is_verified_though_it_does_not_seem_to_pay(world: World) -> None:
+    world.quality = 0.0
+    world.token_s = 0.050
+    world.open()
+    world.run(300)
+    world.streams.take_sent()
+    num_used = sum(world.num_used)
+    world.run(300)
+
+    asked = [c for _, frame in world.streams.sent for c in frame.commits if c.depth > 0]
+    assert len(asked) > 0
+    assert sum(world.num_used) == num_used + len(asked)
+
+
 # Waiting.
 
 
@@ -672,6 +687,43 @@ def test_a_wait_is_not_worth_it_for_one_poor_draft_in_a_large_batch(world: World
         world.step(num_others=60)
 
     assert len(world.buffer.waits) < 15
+
+
+def test_a_few_late_proposals_are_not_worth_the_time_of_many_requests(world: World) -> None:
+    world.latency_s = 0.010
+    world.open()
+    world.run(10)
+    assert len(world.buffer.waits) > 5
+
+    def at_once_but_for_the_first(commit: Commit, tokens: tuple[int, ...]) -> Proposal | None:
+        proposal = perfect(commit, tokens)
+        if commit.session_id == 1:
+            return proposal
+        world.buffer.offer(proposal)
+        return None
+
+    world.answer = at_once_but_for_the_first
+    for _ in range(40):
+        world.open()
+    world.step()
+    num_waits = len(world.buffer.waits)
+    world.step()
+
+    assert world.num_used[-1] == 40
+    assert len(world.buffer.waits) == num_waits
+
+
+def test_a_proposal_is_waited_for_and_missed_once(world: World) -> None:
+    session = world.open()
+    world.run(3)
+    world.answer = silent
+    world.step()
+    num_waits, num_misses = len(world.buffer.waits), world.speculation.stats().num_misses
+    for _ in range(3):  # steps that came to nothing: no commit followed
+        world.speculation.propose([session.session_id], 0, may_wait=True)
+
+    assert len(world.buffer.waits) == num_waits + 1
+    assert world.speculation.stats().num_misses == num_misses + 1
 
 
 # Counting.
