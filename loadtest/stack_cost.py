@@ -8,6 +8,7 @@ Streams an answer at depth 0 from a running service, and steps the same model wi
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -88,12 +89,10 @@ def stack_steps_s(url: str, num_tokens: int) -> list[float]:
         "stream": True,
         "vllm_xargs": {"num_speculative_tokens": 0},
     }
-    arrivals = []
     with httpx.stream("POST", f"{url}/completions", json=body, timeout=300.0) as reply:
-        for line in reply.iter_lines():
-            if line.startswith("data: {"):
-                arrivals.append(time.perf_counter())
-    return [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
+        chunks = (line for line in reply.iter_lines() if line.startswith("data: {"))
+        arrivals = [time.perf_counter() for _ in chunks]
+    return [after - before for before, after in itertools.pairwise(arrivals)]
 
 
 if __name__ == "__main__":

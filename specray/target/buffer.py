@@ -40,6 +40,11 @@ class _Session:
     is_alive: bool = False
     arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
 
+    def note_coverage(self, position: int) -> None:
+        """Heed only what is said about the step that runs, or the one that has just ended."""
+        if position in (self.position, self.previous_position):
+            self.covered_position = max(self.covered_position, position)
+
 
 class ProposalBuffer:
     """Thread-safe: streams offer, the scheduler takes and may wait.
@@ -88,7 +93,7 @@ class ProposalBuffer:
             verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
             session.is_alive |= is_valid
             if is_valid and proposal.covers_outcomes:
-                session.covered_position = max(session.covered_position, proposal.position)
+                session.note_coverage(proposal.position)
             if verdict is Offer.KEPT:
                 self._keep(session, proposal)
                 self._changed.notify_all()

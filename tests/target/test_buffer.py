@@ -352,3 +352,12 @@ def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> Non
     assert buffer.is_settled(1)
     buffer.advance(1, 14, 51)  # nothing was said about this one
     assert not buffer.is_settled(1)
+
+
+def test_coverage_of_a_place_far_ahead_is_not_believed() -> None:
+    buffer = ProposalBuffer(vocab_size=100, max_depth=4)
+    buffer.advance(1, 10, 5)
+    buffer.offer(Proposal(1, 10**9, 5, (6,), "prompt_lookup", covers_outcomes=True))
+    buffer.offer(Proposal(1, 10, 5, (6,), "prompt_lookup", covers_outcomes=True))
+    buffer.advance(1, 11, 50)
+    assert buffer.is_covered(1)
