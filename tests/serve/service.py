@@ -50,7 +50,8 @@ class Service:
         self.config_file = config_file
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def url(self) -> str:
@@ -93,12 +94,16 @@ class Service:
         processes = self.processes() if self.process.poll() is None else []
         self.process.send_signal(with_signal)
         self.process.wait(STOP_TIMEOUT_S)
-        return psutil.wait_procs(processes, timeout=5.0)[1]
+        left = psutil.wait_procs(processes, timeout=5.0)[1]
+        if not left:  # else they hold the pipe open
+            self._reader.join(STOP_TIMEOUT_S)
+        return left
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._queue.put(line.rstrip("\n"))
+        with self.process.stdout as lines:
+            for line in lines:
+                self._queue.put(line.rstrip("\n"))
         self._queue.put(None)
 
 
