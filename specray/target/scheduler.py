@@ -175,7 +175,10 @@ class SpeculativeScheduler(Scheduler):
         return list(structured.grammar.validate_tokens(token_ids))
 
     def _has_prefill(self) -> bool:
-        return bool(self.waiting) or any(request.is_prefill_chunk for request in self.running)
+        may_admit = len(self.running) < self.max_num_running_reqs  # else waiting takes no longer
+        return (may_admit and bool(self.waiting)) or any(
+            request.is_prefill_chunk for request in self.running
+        )
 
     def _observe_verifications(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput

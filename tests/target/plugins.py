@@ -11,7 +11,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from specray.control.depth import DepthPlan
 from specray.control.planner import Offer, Planner
+from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
+from specray.target.session import Session
 
 OBSERVED_SCHEDULER = "tests.target.plugins.ObservedScheduler"
 CREDULOUS = "credulous"
@@ -58,9 +60,10 @@ class StubbornScheduler(ObservedScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._speculation._planner = StubbornPlanner()
+        _replace(self._speculation, "_planner", StubbornPlanner())
+        _replace(self._speculation, "_patience", StubbornPatience())
         trusts = self._streams.trusts
-        self._streams.trusts = lambda router: router == CREDULOUS or trusts(router)
+        _replace(self._streams, "trusts", lambda router: router == CREDULOUS or trusts(router))
 
 
 class StubbornPlanner(Planner):
@@ -81,3 +84,18 @@ class StubbornPlanner(Planner):
         self, offers: Sequence[Offer], num_plain: int, wait_s: float
     ) -> tuple[int, ...]:
         return tuple(offer.max_depth for offer in offers)
+
+
+class StubbornPatience(Patience):
+    """Waits as long as the policy allows, so that a busy machine still shows speculation."""
+
+    def expected_wait_s(self, max_wait_s: float) -> float:
+        return 0.0
+
+    def deadline(self, awaited: Sequence[Session], max_wait_s: float) -> float:
+        return max(session.committed_at for session in awaited) + max_wait_s
+
+
+def _replace(owner: object, name: str, part: object) -> None:
+    assert hasattr(owner, name)
+    setattr(owner, name, part)

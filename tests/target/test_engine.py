@@ -193,6 +193,17 @@ def test_full_prefix_cache_hit_while_others_decode(
     assert deepest[4:] == [0, 0]  # not padded with draft tokens that nobody proposed
 
 
+def test_requests_that_queue_for_a_place_do_not_stop_speculation(
+    engine: Engine, tiny: TinyModel
+) -> None:
+    jobs = [Job(prompt, shorter(GREEDY, 100)) for prompt in prompts(24, 20, seed=4)]
+    expected = engine.answers(jobs)
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(jobs, expected, noise=0.0)):
+        assert_same(tiny, jobs, expected, engine.answers(capped(jobs, (None,))))
+    assert tally.take()[1] > 0.6 * len(jobs) * 100
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_preempted_requests(engine: Engine, tiny: TinyModel, noise: float) -> None:
     params = shorter(GREEDY, 240)

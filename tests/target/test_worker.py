@@ -1,0 +1,62 @@
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specray.target.worker import dense_draft_probs
+from specray.types import TruncatedDistributions
+
+VOCAB_SIZE = 7
+
+
+def metadata(draft_token_ids: list[int], num_draft_tokens: list[int]) -> Any:
+    return SimpleNamespace(
+        draft_token_ids=torch.tensor(draft_token_ids, dtype=torch.int32),
+        num_draft_tokens=num_draft_tokens,
+    )
+
+
+def q(*rows: dict[int, float], support: int = 3) -> TruncatedDistributions:
+    ids = np.zeros((len(rows), support), np.int32)
+    probabilities = np.zeros((len(rows), support), np.float32)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = list(row)
+        probabilities[i, : len(row)] = list(row.values())
+    for array in (ids, probabilities):
+        array.flags.writeable = False  # as it comes over the wire
+    return TruncatedDistributions(ids, probabilities)
+
+
+@pytest.mark.filterwarnings("error")
+def test_each_request_gets_its_own_rows() -> None:
+    distributions = {
+        "b": q({2: 0.75, 5: 0.25}, {0: 1.0}),
+        "d": q({6: 0.5, 1: 0.25, 0: 0.25}, {3: 1.0}, {4: 1.0}),  # more rows than were scheduled
+        "e": q({1: 1.0}),
+    }
+    probs = dense_draft_probs(
+        ["a", "b", "c", "d", "e"],
+        metadata([3, 4, 5, 0, 6, 1], [2, 2, 0, 1, 1]),
+        distributions,
+        VOCAB_SIZE,
+    )
+    expected = torch.tensor(
+        [
+            [0, 0, 0, 1, 0, 0, 0],  # a: point masses
+            [0, 0, 0, 0, 1, 0, 0],
+            [0, 0, 0.75, 0, 0, 0.25, 0],
+            [1, 0, 0, 0, 0, 0, 0],
+            [0.25, 0.25, 0, 0, 0, 0, 0.5],
+            [0, 1, 0, 0, 0, 0, 0],
+        ]
+    )
+    assert probs.dtype == torch.float32
+    assert probs.is_contiguous()
+    assert torch.equal(probs, expected)
+
+
+def test_nothing_verified_gives_no_rows() -> None:
+    probs = dense_draft_probs(["a"], metadata([], [0]), {"a": q({1: 1.0})}, VOCAB_SIZE)
+    assert probs.shape == (0, VOCAB_SIZE)
