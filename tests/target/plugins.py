@@ -64,6 +64,7 @@ class StubbornScheduler(ObservedScheduler):
         _replace(self._speculation, "_patience", StubbornPatience())
         trusts = self._streams.trusts
         _replace(self._streams, "trusts", lambda router: router == CREDULOUS or trusts(router))
+        _replace(self, "_has_prefill", lambda: False)  # steps with chunks wait like the others
 
 
 class StubbornPlanner(Planner):
