@@ -1,6 +1,6 @@
 """`specray bench`: tokens per second of one target with speculation off and on, in turn.
 
-A closed loop keeps so many answers in flight; what arrives in a window of time is counted.
+A closed loop keeps so many answers in flight; see `load` for what is timed.
 """
 
 import argparse
@@ -37,12 +37,13 @@ def run(args: argparse.Namespace) -> int:
         StartupError: if the service does not come up or stops answering.
     """
     meta = collect_meta(sys.argv[1:])
+    plan = make_plan(is_quick=args.quick)
     if args.url is None:
         say(f"starting {args.config} ...")
     with run_service(args.config) if args.url is None else nullcontext(args.url) as url:
-        rows = asyncio.run(measure(Endpoint(url), make_plan(is_quick=args.quick), say))
+        rows = asyncio.run(measure(Endpoint(url), plan, say))
     say(format_table(rows))
     if args.json is not None:
-        write_json(args.json, meta, rows)
+        write_json(args.json, meta, plan, rows)
         say(f"written to {args.json}")
     return 0

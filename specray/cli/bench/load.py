@@ -1,16 +1,18 @@
-"""A closed loop of load: workers that stream answer after answer, and a window that counts.
+"""A closed loop of load: workers that stream answer after answer, and how fast tokens arrive.
 
-A fixed set of requests would favour the system whose answers all end at once: where they do not,
-the last ones run alone. Here the batch is as full at the window's end as at its start.
+Several at once are counted in a window of time: a fixed set of requests would favour the system
+whose answers all end together, since elsewhere the last ones run alone. One at a time has no such
+tail, and is timed over whole answers: in a window the faster system would see other parts of the
+text, and pay for the prefills of more answers.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 
 from specray.cli.bench.client import Endpoint, Request
-from specray.cli.bench.plan import Cell, System
+from specray.cli.bench.plan import Cell, Plan, System
 from specray.errors import StartupError
 
 
@@ -58,6 +60,33 @@ async def run_workers(
                 workers.create_task(_work(endpoint, queue, hear))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
+
+
+async def measure_speed(
+    endpoint: Endpoint, queues: Sequence[Iterator[Request]], plan: Plan
+) -> float:
+    """Tokens per second of these workers together.
+
+    Raises:
+        StartupError: if the service fails a request, or says nothing for a whole window.
+    """
+    if len(queues) == 1:
+        return await time_answers(endpoint, islice(queues[0], plan.num_answers))
+    num_tokens = await count_tokens(endpoint, queues, ramp_s=plan.ramp_s, window_s=plan.window_s)
+    return num_tokens / plan.window_s
+
+
+async def time_answers(endpoint: Endpoint, requests: Iterator[Request]) -> float:
+    """Tokens per second of whole answers, one after the other, prefill included.
+
+    Raises:
+        StartupError: if the service fails a request.
+    """
+    clock = asyncio.get_running_loop().time
+    counts: list[int] = []
+    started = clock()
+    await _work(endpoint, requests, counts.append)
+    return sum(counts) / (clock() - started)
 
 
 async def count_tokens(

@@ -1,4 +1,4 @@
-"""What is measured: the cells of the table, and how long each is watched."""
+"""What is measured: the cells of the table, and for how long."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,6 +7,7 @@ from specray.cli.bench.workloads import WORKLOADS
 
 System = Literal["off", "specray"]
 CONCURRENCIES = (1, 8)
+_SLOW_TOKENS_PER_S = 18.0  # one request without speculation, two cores, a model of 135M in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +21,33 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All cells, each measured in every round, and the window in which tokens count."""
+    """All cells, each measured in every round, and for how long."""
 
     cells: tuple[Cell, ...]
     num_rounds: int
-    ramp_s: float  # load without counting: batches fill, the last cell's streams go away
-    window_s: float
+    num_answers: int  # timed whole, of a cell with one answer in flight
+    ramp_s: float  # of other cells: load without counting, while batches fill
+    window_s: float  # of other cells: the time in which tokens count
     max_tokens: int = 160  # per answer; the end of the text is ignored
 
     @property
-    def num_windows(self) -> int:
-        """Measurements in all: both systems, every cell and round."""
+    def num_measurements(self) -> int:
+        """In all: both systems, every cell and round."""
         return 2 * len(self.cells) * self.num_rounds
 
     @property
-    def seconds_per_window(self) -> float:
-        """What one measurement takes, with its ramp."""
+    def expected_s(self) -> float:
+        """What all measurements take together, on a machine like the slowest that we know."""
+        return 2 * self.num_rounds * sum(self._expected_s(cell) for cell in self.cells)
+
+    def _expected_s(self, cell: Cell) -> float:
+        if cell.concurrency == 1:
+            return self.num_answers * self.max_tokens / _SLOW_TOKENS_PER_S
         return self.ramp_s + self.window_s
 
 
 def make_plan(*, is_quick: bool) -> Plan:
-    """The quick plan takes 192 s, so that it fits into five minutes; the full one 46 minutes."""
+    """The quick plan takes some 200 s, to fit into five minutes; the full one 48 minutes."""
     cells = tuple(
         Cell(workload, concurrency, temperature)
         for temperature in ((0.0,) if is_quick else (0.0, 1.0))
@@ -48,8 +55,8 @@ def make_plan(*, is_quick: bool) -> Plan:
         for concurrency in CONCURRENCIES
     )
     if is_quick:
-        return Plan(cells, num_rounds=2, ramp_s=2.0, window_s=6.0)
-    return Plan(cells, num_rounds=5, ramp_s=3.0, window_s=20.0)
+        return Plan(cells, num_rounds=2, num_answers=1, ramp_s=2.0, window_s=6.0)
+    return Plan(cells, num_rounds=5, num_answers=3, ramp_s=3.0, window_s=20.0)
 
 
 def order(round_index: int) -> tuple[System, System]:

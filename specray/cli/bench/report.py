@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from specray.cli.bench.plan import Plan
 from specray.cli.bench.runner import Row
 
 _HEADINGS = ("workload", "at once", "temperature", "off tok/s", "specray tok/s", "ratio")
@@ -24,10 +25,11 @@ def collect_meta(words: Sequence[str]) -> dict[str, str]:
     }
 
 
-def write_json(path: Path, meta: dict[str, str], rows: Sequence[Row]) -> None:
-    """Writes `{"meta": ..., "rows": [...]}`, making the folder if need be."""
+def write_json(path: Path, meta: dict[str, str], plan: Plan, rows: Sequence[Row]) -> None:
+    """Writes `{"meta": ..., "plan": ..., "rows": [...]}`, making the folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"meta": meta, "rows": [asdict(row) for row in rows]}
+    lengths = {name: value for name, value in asdict(plan).items() if name != "cells"}
+    content = {"meta": meta, "plan": lengths, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,11 +1,12 @@
 """Runs a plan: rounds of off and on in turn, then medians over the rounds."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from specray.cli.bench.client import Endpoint, Request
-from specray.cli.bench.load import count_tokens, make_queues, run_workers
+from specray.cli.bench.load import make_queues, measure_speed, run_workers
 from specray.cli.bench.plan import Cell, Plan, System, order
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 
@@ -27,8 +28,6 @@ class Row:
     tokens_per_s: float  # median over the rounds
     ratio_to_off: float  # median over the rounds of this round's ratio
     tokens_per_s_rounds: tuple[float, ...]
-    ramp_s: float  # load before the window, not counted
-    window_s: float  # per round
     max_tokens: int  # per answer
 
 
@@ -37,7 +36,7 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
 
     Args:
         endpoint: the service.
-        plan: cells, rounds and window.
+        plan: cells, rounds and lengths.
         tell: hears one line per cell, system and round.
 
     Raises:
@@ -48,13 +47,14 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
         prompts = {workload: load_prompts(workload) for workload in WORKLOADS}
         await _warm_up(endpoint, prompts)
         rounds: list[Speeds] = [{} for _ in range(plan.num_rounds)]
-        for done, (index, cell, system) in enumerate(_windows(plan), start=1):
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        for done, (index, cell, system) in enumerate(_measurements(plan), start=1):
             queues = make_queues(cell, system, prompts[cell.workload], index, plan.max_tokens)
-            num_tokens = await count_tokens(
-                endpoint, queues, ramp_s=plan.ramp_s, window_s=plan.window_s
-            )
-            rounds[index][cell, system] = num_tokens / plan.window_s
-            tell(_progress(plan, done, index, cell, system, num_tokens / plan.window_s))
+            speed = await measure_speed(endpoint, queues, plan)
+            rounds[index][cell, system] = speed
+            left_s = (clock() - started) * (plan.num_measurements - done) / done
+            tell(_progress(plan, index, cell, system, speed, left_s))
         return [row for cell in plan.cells for row in summarise(plan, cell, rounds)]
     finally:
         await endpoint.close()
@@ -77,13 +77,11 @@ def _make_row(plan: Plan, cell: Cell, system: System, speeds: Sequence[float], r
         tokens_per_s=round(median(speeds), 2),
         ratio_to_off=round(ratio, 3),
         tokens_per_s_rounds=tuple(round(speed, 2) for speed in speeds),
-        ramp_s=plan.ramp_s,
-        window_s=plan.window_s,
         max_tokens=plan.max_tokens,
     )
 
 
-def _windows(plan: Plan) -> Iterator[tuple[int, Cell, System]]:
+def _measurements(plan: Plan) -> Iterator[tuple[int, Cell, System]]:
     """Off and on of a cell follow each other, so that a change of the machine meets both."""
     for index in range(plan.num_rounds):
         for cell in plan.cells:
@@ -92,9 +90,9 @@ def _windows(plan: Plan) -> Iterator[tuple[int, Cell, System]]:
 
 
 def _progress(
-    plan: Plan, done: int, index: int, cell: Cell, system: System, tokens_per_s: float
+    plan: Plan, index: int, cell: Cell, system: System, tokens_per_s: float, left_s: float
 ) -> str:
-    minutes, seconds = divmod(round((plan.num_windows - done) * plan.seconds_per_window), 60)
+    minutes, seconds = divmod(round(left_s), 60)
     return (
         f"round {index + 1}/{plan.num_rounds}  {cell.workload:<11}  {cell.concurrency} at once  "
         f"temperature {cell.temperature:g}  {system:<7}  {tokens_per_s:7.1f} tok/s  "

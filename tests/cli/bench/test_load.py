@@ -3,8 +3,8 @@ from itertools import islice
 import pytest
 
 from specray.cli.bench.client import Endpoint
-from specray.cli.bench.load import TokenWindow, count_tokens, make_queues
-from specray.cli.bench.plan import Cell, System
+from specray.cli.bench.load import TokenWindow, count_tokens, make_queues, measure_speed
+from specray.cli.bench.plan import Cell, Plan, System
 from specray.errors import StartupError
 from tests.cli.fake_openai import FakeOpenAI, run_virtual
 
@@ -43,6 +43,23 @@ def test_tokens_of_the_ramp_and_after_the_window_do_not_count() -> None:
 
 def test_a_chunk_larger_than_the_window_counts_when_it_arrives() -> None:
     assert count(FakeOpenAI(chunk_every_s=5.0, tokens_on=40)) == 40
+
+
+@pytest.mark.parametrize(("system", "speed"), [("off", 2.0), ("specray", 6.0)])
+def test_one_at_a_time_is_timed_over_the_same_whole_answers(system: System, speed: float) -> None:
+    fake = FakeOpenAI()
+    plan = Plan((), num_rounds=1, num_answers=3, ramp_s=2.0, window_s=6.0)
+
+    async def work() -> float:
+        endpoint = Endpoint("http://fake", fake)
+        queues = make_queues(Cell("chat", 1, 0.0), system, PROMPTS, 0, 30)
+        try:
+            return await measure_speed(endpoint, queues, plan)
+        finally:
+            await endpoint.close()
+
+    assert run_virtual(work()) == pytest.approx(speed)
+    assert [body["messages"][0]["content"] for body in fake.bodies] == PROMPTS[:3]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -1,27 +1,28 @@
 import json
 from pathlib import Path
 
-from specray.cli.bench.plan import System
+from specray.cli.bench.plan import System, make_plan
 from specray.cli.bench.report import collect_meta, format_table, write_json
 from specray.cli.bench.runner import Row
 
 
 def make_row(system: System, tokens_per_s: float, ratio: float) -> Row:
-    return Row(system, "chat", 8, 0.0, tokens_per_s, ratio, (tokens_per_s,), 2.0, 6.0, 160)
+    return Row(system, "chat", 8, 0.0, tokens_per_s, ratio, (tokens_per_s,), 160)
 
 
 ROWS = [make_row("off", 100.0, 1.0), make_row("specray", 234.56, 2.346)]
 
 
-def test_the_file_holds_meta_and_rows(tmp_path: Path) -> None:
+def test_the_file_holds_meta_plan_and_rows(tmp_path: Path) -> None:
     path = tmp_path / "results/new/result.json"
 
-    write_json(path, collect_meta(["bench", "--quick"]), ROWS)
+    write_json(path, collect_meta(["bench", "--quick"]), make_plan(is_quick=True), ROWS)
 
     content = json.loads(path.read_text())
-    assert set(content) == {"meta", "rows"}
+    assert set(content) == {"meta", "plan", "rows"}
     assert set(content["meta"]) == {"commit", "machine", "date", "command"}
     assert content["meta"]["command"] == "specray bench --quick"
+    assert content["plan"]["window_s"] == 6.0
     assert content["rows"][1]["system"] == "specray"
     assert content["rows"][1]["ratio_to_off"] == 2.346
 
