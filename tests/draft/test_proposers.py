@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -11,7 +12,9 @@ from specray.draft.causal_lm import CausalLm
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
+from specray.draft.translation import TranslatedProposer, Translation
 from specray.errors import SessionRejectedError
+from specray.models.vocabulary import SharedTokens
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 PROMPT = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
@@ -27,7 +30,13 @@ def model(llama: PreTrainedModel) -> Proposer:
     return ModelProposer(CausalLm(llama), config, torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(params=[lookup, model])
+def translated(llama: PreTrainedModel) -> Proposer:
+    ids = np.arange(100, dtype=np.int32)
+    translation = Translation(SharedTokens(ids, ids[::-1]), lambda _: ())
+    return TranslatedProposer(model(llama), translation)
+
+
+@pytest.fixture(params=[lookup, model, translated])
 def proposer(request: pytest.FixtureRequest, llama: PreTrainedModel) -> Proposer:
     make: Callable[[PreTrainedModel], Proposer] = request.param
     return make(llama)
