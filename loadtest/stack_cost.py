@@ -4,17 +4,22 @@ Streams an answer at depth 0 from a running service, and steps the same model wi
 `LLMEngine` in this process, in turn. Both use the same core, one at a time:
 
     specray serve deployments/local.yaml                  # in another terminal
-    python -m loadtest.stack_cost --core 1
+    python -m loadtest.stack_cost --core 1 --json loadtest/results/stack-cost.json
 """
 
 import argparse
 import itertools
+import json
 import os
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
+
+from specray.cli.bench.report import collect_meta
 
 PROMPT = "Write a short story about a fox and a robot."
 
@@ -26,19 +31,28 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=1, help="the target's core")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
+    meta = collect_meta([]) | {
+        "command": " ".join(["python -m loadtest.stack_cost", *sys.argv[1:]])
+    }
     engine = start_engine(args.model, args.core)
-    ratios = []
+    rounds: list[dict[str, float]] = []
     for round_number in range(args.rounds):
         bare = statistics.median(bare_steps_s(engine, args.tokens))
         stack = statistics.median(stack_steps_s(args.url, args.tokens))
-        ratios.append(stack / bare)
+        row = {"bare_ms": 1e3 * bare, "stack_ms": 1e3 * stack, "ratio": stack / bare}
+        rounds.append({name: round(value, 3) for name, value in row.items()})
         print(
             f"round {round_number + 1}: bare vLLM {bare * 1e3:.1f} ms, "
-            f"through the stack {stack * 1e3:.1f} ms, ratio {ratios[-1]:.3f}",
+            f"through the stack {stack * 1e3:.1f} ms, ratio {stack / bare:.3f}",
             flush=True,
         )
-    print(f"median ratio {statistics.median(ratios):.3f}")
+    ratio = statistics.median(row["ratio"] for row in rounds)
+    print(f"median ratio {ratio:.3f}")
+    if args.json is not None:
+        result = {"meta": meta, "rounds": rounds, "median_ratio": ratio}
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def start_engine(model: str, core: int) -> Any:
