@@ -2,11 +2,20 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from specray.types import SpeculationPolicy
 
 MAX_DEPTH = 64  # far beyond what pays; vLLM's rejection sampler takes 128
+MAX_SUPPORT = 256  # of a shipped distribution; the mass beyond is next to nothing
 MAX_WAIT_MS = 10_000.0  # a step held back for longer is an outage
 
 
@@ -36,7 +45,7 @@ class ModelDraftConfig(_Settings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     support: PositiveInt = Field(
-        32, le=256, description="Most tokens a shipped draft distribution keeps."
+        32, le=MAX_SUPPORT, description="Most tokens a shipped draft distribution keeps."
     )
     max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
     max_tokens: PositiveInt = Field(
@@ -62,7 +71,7 @@ class DraftConfig(_Settings):
     prompt_lookup: PromptLookupConfig = PromptLookupConfig()
     model: ModelDraftConfig | None = None
     custom: CustomDraftConfig | None = None
-    cpus: tuple[int, ...] = Field(
+    cpus: tuple[NonNegativeInt, ...] = Field(
         (), description="Cores this draft is pinned to; empty leaves it to the kernel."
     )
     deployment_config: dict[str, Any] = Field(
@@ -90,8 +99,11 @@ class SpeculationConfig(_Settings):
     max_wait_ms: PositiveFloat = Field(
         20.0, le=MAX_WAIT_MS, description="Longest that a step waits for proposals that are due."
     )
-    stall_timeout_s: PositiveFloat = Field(
-        1.0, description="A draft that owes a proposal for longer loses its sessions to another."
+    stall_timeout_s: float = Field(
+        1.0,
+        ge=0.05,
+        le=3600.0,
+        description="A draft that owes a proposal for longer loses its sessions to another.",
     )
     listen_host: str = Field(
         "auto",

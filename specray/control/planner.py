@@ -59,6 +59,9 @@ class Planner:
         Requests that are better off at depth 0 are tried with a short proposal now and then, all
         in the same step, so that a change for the better is noticed at a bounded cost.
         """
+        if not offers:
+            self.is_probing = False
+            return ()  # nobody to ask: says nothing about whether speculation pays
         speculative = self.plan(offers, num_plain, wait_s)
         plain = self.plan((), num_plain + len(offers))
         is_worth_it = speculative.goodput > plain.goodput

@@ -143,6 +143,8 @@ class DraftEngine:
             return
         for proposal in self._proposer.propose(wanting):
             session_id = proposal.session_id
+            if session_id not in self._arrived_ns:
+                continue  # a custom proposer speaks of a session that is closed, or never was
             draft_time_us = (time.monotonic_ns() - self._arrived_ns[session_id]) // 1000
             self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
             self.stats.num_proposed += len(proposal.token_ids)

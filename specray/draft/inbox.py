@@ -6,7 +6,7 @@ from typing import NamedTuple
 from specray.types import ProposalFrame, SessionFrame
 from specray.wire.server import Peer
 
-MAX_FRAMES = 1024  # minutes of steps: an engine that lags this far serves nobody
+MAX_FRAMES = 1024  # 20 s of steps or more: an engine that lags so far serves nobody
 
 Router = Peer[ProposalFrame]
 

@@ -7,6 +7,8 @@ from specray.draft.directory import Address
 from specray.draft.inbox import Router
 from specray.types import Proposal, ProposalFrame
 
+_MAX_REPORTED = 4096  # beyond, one is reported twice at worst
+
 
 class Replies:
     """Frames in the making.
@@ -18,7 +20,7 @@ class Replies:
     def __init__(self) -> None:
         self._proposals: dict[Router, list[Proposal]] = defaultdict(list)
         self._lost: dict[Router, list[int]] = defaultdict(list)
-        self._reported: set[Address] = set()
+        self._reported: dict[Address, None] = {}  # oldest first; a router may never speak of them
 
     def add_proposal(self, address: Address, proposal: Proposal, draft_time_us: int) -> None:
         """Adds a proposal, under the router's session id."""
@@ -29,18 +31,20 @@ class Replies:
     def add_lost(self, address: Address) -> None:
         """Reports a session that is not held."""
         if address not in self._reported:
-            self._reported.add(address)
+            self._reported[address] = None
             self._lost[address.router].append(address.session_id)
+        if len(self._reported) > _MAX_REPORTED:
+            del self._reported[next(iter(self._reported))]
 
     def forgive(self, address: Address) -> None:
         """A session that is opened or closed may be reported again."""
-        self._reported.discard(address)
+        self._reported.pop(address, None)
 
     def forget(self, router: Router) -> None:
         """Drops everything about a router that has gone."""
         self._proposals.pop(router, None)
         self._lost.pop(router, None)
-        self._reported = {a for a in self._reported if a.router is not router}
+        self._reported = {a: None for a in self._reported if a.router is not router}
 
     def send(self) -> None:
         """Sends each router its frame, if there is anything for it."""

@@ -123,7 +123,8 @@ class _Switch:
             for draft in self._table.stalled(self._stall_timeout_s):
                 _log.warning("Draft %s owes proposals for too long; its sessions move", draft)
                 _send(self._targets, self._table.remove_draft(draft, "draft_stalled"))
-                self._drafts[draft].restart()
+                if (link := self._drafts.get(draft)) is not None:  # else it is closing already
+                    link.restart()
 
     def _reconcile(
         self,

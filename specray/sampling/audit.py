@@ -8,6 +8,7 @@ it is watched (Shafer & Vovk, "Game-Theoretic Foundations for Probability and Fi
 """
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,18 @@ from specray.types import TruncatedDistributions
 
 _BETS = np.array([-0.9, -0.4, -0.1, 0.1, 0.4, 0.9])
 _NUM_SECRET_SCORES = 4
+
+
+class SecretScores:
+    """Random numbers per token id that no draft knows; several audits may share them."""
+
+    def __init__(self, vocab_size: int, rng: np.random.Generator) -> None:
+        self._rng, self._vocab_size = rng, vocab_size
+
+    @cached_property
+    def table(self) -> NDArray[np.float64]:
+        """[scores, vocab]; drawn when the first distribution comes, as many services see none."""
+        return self._rng.random((_NUM_SECRET_SCORES, self._vocab_size))
 
 
 class DistributionAudit:
@@ -28,10 +41,8 @@ class DistributionAudit:
     the tokens beyond it or on the last one in it. Never only the accepted tokens.
     """
 
-    def __init__(
-        self, vocab_size: int, rng: np.random.Generator, max_false_alarm: float = 1e-6
-    ) -> None:
-        self._secret = rng.random((_NUM_SECRET_SCORES, vocab_size))  # [scores, vocab]
+    def __init__(self, scores: SecretScores, max_false_alarm: float = 1e-6) -> None:
+        self._scores = scores
         self._log_wealth = np.zeros((len(_BETS), _NUM_SECRET_SCORES + 1))  # [bets, scores + 1]
         self._log_threshold = -math.log(max_false_alarm)
         self._is_caught = False
@@ -70,8 +81,9 @@ class DistributionAudit:
             self._is_caught = True  # no honest draw has probability zero
             return
         surprise = np.empty((_NUM_SECRET_SCORES + 1, len(token_ids)))  # in [-1, 1]
-        expected = np.einsum("sdm,dm->sd", self._secret[:, ids], q)
-        surprise[:-1] = self._secret[:, token_ids] - expected
+        secret = self._scores.table
+        expected = np.einsum("sdm,dm->sd", secret[:, ids], q)
+        surprise[:-1] = secret[:, token_ids] - expected
         surprise[-1] = of_token - (q * q).sum(axis=1)
         self._log_wealth += np.log1p(_BETS[:, None, None] * surprise).sum(axis=2)
         self._is_caught = self.log_wealth >= self._log_threshold

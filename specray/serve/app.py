@@ -9,6 +9,7 @@ from ray.serve import Application
 from ray.serve.llm import LLMConfig, build_llm_deployment
 from ray.serve.llm.ingress import make_fastapi_ingress
 
+from specray.errors import InvalidConfigError
 from specray.serve.controller import Controller
 from specray.serve.draft_server import DraftServer
 from specray.serve.ingress import Router
@@ -76,9 +77,10 @@ def _router(
 
 def _deployment(cls: Any, name: str, options: dict[str, Any]) -> Any:
     ray_actor_options = {"num_cpus": 0} | options.get("ray_actor_options", {})
-    return serve.deployment(
-        cls,
-        **{"name": name, "max_constructor_retry_count": _START_ATTEMPTS}
-        | options
-        | {"ray_actor_options": ray_actor_options},
-    )
+    defaults = {"name": name, "max_constructor_retry_count": _START_ATTEMPTS}
+    try:
+        return serve.deployment(
+            cls, **defaults | options | {"ray_actor_options": ray_actor_options}
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidConfigError(f"{name}.deployment_config: {error}") from error

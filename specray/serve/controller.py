@@ -41,5 +41,8 @@ class Controller:
     async def view(self) -> View:
         """All live replicas and the policy."""
         return View(
-            self._registry.addresses("target"), self._registry.addresses("draft"), self._policy
+            self._registry.addresses("target"),
+            self._registry.addresses("draft"),
+            self._policy,
+            self._registry.is_complete,
         )

@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.llm.ingress import OpenAiIngress
 from ray.serve.llm.openai_api_models import CompletionRequest
 
+from specray.config import MAX_DEPTH
 from specray.router.relay import Relay
 from specray.serve.membership import View, beat
 from specray.serve.metrics import RouterMetrics
@@ -47,6 +48,7 @@ class Router(OpenAiIngress):
         self._relay.start()
         self._metrics = RouterMetrics()
         self._is_warm = False
+        self._view: View | None = None
         self._tasks = [
             asyncio.create_task(beat(lambda: controller.view.remote(), self._follow)),
             asyncio.create_task(self._warm_up()),
@@ -64,7 +66,9 @@ class Router(OpenAiIngress):
         self._relay.stop()
 
     def _follow(self, view: View) -> None:
-        self._relay.update_replicas(view.targets, view.drafts)
+        # A controller that has just been replaced shall not make us hang up on everyone.
+        self._view = view.completed_by(self._view)
+        self._relay.update_replicas(self._view.targets, self._view.drafts)
         self._metrics.publish(self._relay.snapshot())
 
     async def _warm_up(self) -> None:
@@ -113,4 +117,5 @@ def tagged(xargs: dict[str, Any] | None, router_id: str) -> dict[str, Any]:
             message=f"vllm_xargs.{DEPTH_ARG} is {depth!r}; give an integer, 0 for no speculation",
             type="invalid_request_error",
         )
-    return {**(xargs or {}), ROUTER_ARG: router_id}
+    capped = {DEPTH_ARG: min(depth, MAX_DEPTH)} if DEPTH_ARG in (xargs or {}) else {}
+    return {**(xargs or {}), **capped, ROUTER_ARG: router_id}

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import ray
@@ -37,6 +37,15 @@ class View:
     targets: tuple[str, ...]
     drafts: tuple[str, ...]
     policy: SpeculationPolicy
+    is_complete: bool = True  # False right after a start: some may not have been heard of yet
+
+    def completed_by(self, before: "View | None") -> "View":
+        """With the replicas that were known before, if this view may lack some of them."""
+        if self.is_complete or before is None:
+            return self
+        targets = sorted({*self.targets, *before.targets})
+        drafts = sorted({*self.drafts, *before.drafts})
+        return replace(self, targets=tuple(targets), drafts=tuple(drafts))
 
 
 def listen_address(listen_host: str) -> str:
@@ -50,6 +59,7 @@ class Registry:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._started = clock()
         self._seen: dict[Member, float] = {}
 
     def hear(self, member: Member) -> None:
@@ -59,6 +69,11 @@ class Registry:
     def forget(self, member: Member) -> None:
         """Drop a member that has said goodbye."""
         self._seen.pop(member, None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every live member has had the time to be heard of."""
+        return self._clock() - self._started >= EXPIRY_S
 
     def addresses(self, role: Role) -> tuple[str, ...]:
         """The addresses of a role's live members, sorted."""

@@ -35,13 +35,18 @@ class AppArgs(BaseModel):
 
     @field_validator("target")
     @classmethod
-    def _leave_our_plugins_alone(cls, target: LLMConfig) -> LLMConfig:
+    def _check_engine(cls, target: LLMConfig) -> LLMConfig:
         for name in _OURS:
             if target.engine_kwargs.get(name):
                 raise ValueError(
                     f"engine_kwargs.{name} is set by specray; remove it (the depth is "
                     "speculation.max_depth, 0 to serve without speculation)"
                 )
+        if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
+            raise ValueError(
+                "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
+                "time; split the model with tensor_parallel_size"
+            )
         return target
 
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specray.config import MAX_SUPPORT
 from specray.types import Proposal, TruncatedDistributions
 
-_MAX_PER_SESSION = 64  # continuations of likely outcomes; the oldest goes first
+_MAX_OUTCOMES_PER_TOKEN = 8  # continuations held for each number of accepted tokens
 _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
@@ -33,6 +34,7 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class _Session:
+    router: str
     position: int
     last_token_id: int
     previous_position: int = -1
@@ -50,7 +52,8 @@ class ProposalBuffer:
     """Thread-safe: streams offer, the scheduler takes and may wait.
 
     A proposal is looked up by session, length and last token, so whatever is late, repeated or
-    meant for another branch is never found. Memory is bounded by the open sessions.
+    meant for another branch is never found, and only the router that a session came through may
+    propose for it. Memory is bounded by the open sessions and the depth.
     """
 
     def __init__(
@@ -58,14 +61,22 @@ class ProposalBuffer:
     ) -> None:
         self.vocab_size = vocab_size
         self._max_depth = max_depth
+        self._max_per_session = _MAX_OUTCOMES_PER_TOKEN * (max_depth + 1) + 1
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
         self._changed = threading.Condition()
 
-    def advance(self, session_id: int, position: int, last_token_id: int) -> None:
-        """Begin to accept proposals for a session, or follow it to a new length."""
+    def open(self, session_id: int, router: str, position: int, last_token_id: int) -> None:
+        """Begin to accept a router's proposals for a session."""
         with self._changed:
-            session = self._sessions.setdefault(session_id, _Session(position, last_token_id))
+            self._sessions[session_id] = _Session(router, position, last_token_id)
+
+    def advance(self, session_id: int, position: int, last_token_id: int) -> None:
+        """Follow a session to a new length; unknown ones are ignored."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            if session is None:
+                return
             if position != session.position:
                 session.previous_position = session.position
             session.position, session.last_token_id = position, last_token_id
@@ -78,17 +89,18 @@ class ProposalBuffer:
         with self._changed:
             self._sessions.pop(session_id, None)
 
-    def holds(self, session_id: int) -> bool:
-        """Whether the session is open."""
+    def holds(self, session_id: int, router: str) -> bool:
+        """Whether the session is open, and the router's."""
         with self._changed:
-            return session_id in self._sessions
+            session = self._sessions.get(session_id)
+            return session is not None and session.router == router
 
-    def offer(self, proposal: Proposal) -> Offer:
-        """Keep a proposal if it may still be of use; one longer than the depth is invalid."""
+    def offer(self, proposal: Proposal, router: str) -> Offer:
+        """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""
         is_valid = self._is_valid(proposal)  # outside the lock: the engine's thread waits for it
         with self._changed:
             session = self._sessions.get(proposal.session_id)
-            if session is None:
+            if session is None or session.router != router:
                 return Offer.STALE
             verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
             session.is_alive |= is_valid
@@ -173,8 +185,9 @@ class ProposalBuffer:
         key = (proposal.position, proposal.last_token_id)
         session.arrivals.pop(key, None)  # a newer one is not the oldest
         session.arrivals[key] = Arrival(proposal, self._clock())
-        if len(session.arrivals) > _MAX_PER_SESSION:
-            del session.arrivals[next(iter(session.arrivals))]
+        if len(session.arrivals) > self._max_per_session:
+            current = (session.position, session.last_token_id)
+            del session.arrivals[next(k for k in session.arrivals if k != current)]
 
     def _is_valid(self, proposal: Proposal) -> bool:
         if len(proposal.token_ids) > self._max_depth:
@@ -198,6 +211,8 @@ def _are_distributions(
         return False
     if len(tokens) == 0:
         return True
+    if q.token_ids.shape[1] > MAX_SUPPORT:
+        return False  # no draft of ours ships so many; they would fill the memory
     used = q.probabilities > 0  # [depth, support]; not-a-number counts as unused
     if not np.isfinite(q.probabilities).all() or (q.probabilities < 0).any():
         return False

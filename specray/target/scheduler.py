@@ -49,6 +49,11 @@ class SpeculativeScheduler(Scheduler):
                 "specray needs synchronous scheduling and vLLM's V1 model runner: set "
                 "async_scheduling to false and unset VLLM_USE_V2_MODEL_RUNNER"
             )
+        if vllm_config.max_concurrent_batches > 1:
+            raise StartupError(
+                "specray runs one batch at a time: set pipeline_parallel_size to 1 and use "
+                "tensor_parallel_size"
+            )
         config = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
         self._trusts_distributions = config.trust_draft_distributions
         vocab_size = vllm_config.model_config.get_vocab_size()
@@ -62,6 +67,7 @@ class SpeculativeScheduler(Scheduler):
         self._step = _Step(0.0, {}, is_decode_only=False)
         # Streams must not wait for the engine's thread: 5 ms by default, a good part of a step.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._is_queue_stuck = False  # for want of a place or of memory; it waits no longer by us
         self._is_settled = False  # vLLM starts its own threads after this constructor
         self._server = serve_target(self._streams, self._streams, rendezvous.read_host())
         rendezvous.publish_address(self._server.address)
@@ -97,6 +103,7 @@ class SpeculativeScheduler(Scheduler):
             if proposal.distributions is not None
         }
         setattr(output, DISTRIBUTIONS, distributions)
+        self._is_queue_stuck = bool(self.waiting) and not _has_admitted(output)
         self._step = _Step(time.monotonic(), verified, _is_decode_only(output))
         return output
 
@@ -175,10 +182,9 @@ class SpeculativeScheduler(Scheduler):
         return list(structured.grammar.validate_tokens(token_ids))
 
     def _has_prefill(self) -> bool:
-        may_admit = len(self.running) < self.max_num_running_reqs  # else waiting takes no longer
-        return (may_admit and bool(self.waiting)) or any(
-            request.is_prefill_chunk for request in self.running
-        )
+        """Whether some request is about to get nearer to its first token."""
+        is_admitting = bool(self.waiting) and not self._is_queue_stuck
+        return is_admitting or any(request.is_prefill_chunk for request in self.running)
 
     def _observe_verifications(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -197,6 +203,10 @@ class SpeculativeScheduler(Scheduler):
 def _is_decoding(request: Request) -> bool:
     """Whether the request's next step computes just its newest token."""
     return not request.is_prefill_chunk and request.num_computed_tokens + 1 == request.num_tokens
+
+
+def _has_admitted(output: SchedulerOutput) -> bool:
+    return bool(output.scheduled_new_reqs or output.scheduled_cached_reqs.resumed_req_ids)
 
 
 def _is_decode_only(output: SchedulerOutput) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
-from specray.sampling.audit import DistributionAudit
+from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.target.buffer import Offer, ProposalBuffer
 from specray.types import (
     Proposal,
@@ -57,7 +57,8 @@ class RouterStreams:
         self._lost: deque[int] = deque()
         self._departed: deque[str] = deque()
         self._arrivals = TargetStats()
-        self._audits: dict[str, DistributionAudit] = {}
+        self._scores = SecretScores(buffer.vocab_size, np.random.default_rng())
+        self._audits: dict[str, DistributionAudit] = {}  # outlive streams: no fresh start for liars
         self._lock = threading.Lock()
         self._stats_source: StatsSource | None = None
 
@@ -91,11 +92,12 @@ class RouterStreams:
         now_ns = self._clock_ns()
         for proposal in frame.proposals:
             self._time(proposal, now_ns)
-            offer = self._buffer.offer(proposal)
+            offer = self._buffer.offer(proposal, peer.name)
             self._count(offer)
             if offer is Offer.KEPT and proposal.distributions is not None:
                 self._audit(peer.name, proposal.token_ids, proposal.distributions)
-        self._lost.extend(filter(self._buffer.holds, frame.lost))  # idle: no session, no growth
+        # Without a session nothing grows, and no router speaks for another's.
+        self._lost.extend(i for i in frame.lost if self._buffer.holds(i, peer.name))
 
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy.
@@ -151,8 +153,7 @@ class RouterStreams:
     def _audit(self, router: str, token_ids: tuple[int, ...], q: TruncatedDistributions) -> None:
         audit = self._audits.get(router)
         if audit is None:
-            audit = DistributionAudit(self._buffer.vocab_size, np.random.default_rng())
-            self._audits[router] = audit
+            audit = self._audits[router] = DistributionAudit(self._scores)
         was_caught = audit.is_caught
         audit.observe_proposal(np.asarray(token_ids, np.int32), q)
         if audit.is_caught and not was_caught:

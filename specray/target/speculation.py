@@ -76,9 +76,11 @@ class Speculation:
 
     def open(self, session: Session) -> None:
         """Announce a request, so that its draft's prefill overlaps the target's."""
+        self._note_losses()  # or a departure of before would be taken for one after
         self._sessions[session.session_id] = session
         length = len(session.token_ids)
-        self._buffer.advance(session.session_id, length, session.token_ids[length - 1 :][0])
+        last_token_id = session.token_ids[length - 1 :][0]
+        self._buffer.open(session.session_id, session.router, length, last_token_id)
         self._announce(session, length)
         self.flush()
 

@@ -10,7 +10,7 @@ from specray.errors import SpecrayError
 
 F = TypeVar("F")
 
-MAX_FRAMES = 1024  # minutes of frames at any step time: whoever lags this far is not reading
+MAX_FRAMES = 1024  # 20 s of frames and more at any step time: whoever lags this far is not reading
 _MAX_MERGED = 16  # keeps a merged message far below the size limit
 
 

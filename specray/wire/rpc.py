@@ -16,16 +16,16 @@ ATTACH: Final = "Attach"
 CONFIGURE: Final = "Configure"
 GET_STATS: Final = "GetStats"
 
-_MAX_MESSAGE_BYTES = 64 << 20
+MAX_SESSION_FRAME_BYTES: Final = 64 << 20  # long prompts of many sessions, opened at once
+MAX_PROPOSAL_FRAME_BYTES: Final = 16 << 20  # decoding one holds up the engine
 _COMMON_OPTIONS = (
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_SESSION_FRAME_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
-SERVER_OPTIONS: Final = (
+_SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -33,10 +33,16 @@ SERVER_OPTIONS: Final = (
 )
 CHANNEL_OPTIONS: Final = (
     *_COMMON_OPTIONS,
+    ("grpc.max_receive_message_length", MAX_SESSION_FRAME_BYTES),
     ("grpc.enable_http_proxy", 0),  # the environment's proxy is not for tokens
     ("grpc.use_local_subchannel_pool", 1),  # a new channel dials at once, whatever others saw
     ("grpc.enable_retries", 0),
 )
+
+
+def server_options(max_receive_bytes: int) -> tuple[tuple[str, int], ...]:
+    """gRPC's options of a server that takes messages up to this size."""
+    return *_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes)
 
 
 def method_path(service: str, method: str) -> str:

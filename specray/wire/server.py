@@ -74,7 +74,7 @@ class RunningServer:
         except (RuntimeError, TimeoutError) as error:
             self._thread.stop()
             raise StartupError(f"{service.name} can't listen on {host!r}: {error!r}") from error
-        self.address = f"{host}:{port}"
+        self.address = f"{_bracketed(host)}:{port}"
         self._is_running = True
 
     def stop(self, grace_s: float) -> None:
@@ -95,7 +95,7 @@ def serve_draft(handler: PeerHandler[SessionFrame, ProposalFrame], host: str) ->
         handler, codec.decode_session_frame, codec.encode_proposal_frame, merge_proposal_frames
     )
     methods = {rpc.SPECULATE: grpc.stream_stream_rpc_method_handler(method)}
-    return RunningServer(_Service(rpc.DRAFT_SERVICE, methods), host)
+    return RunningServer(_Service(rpc.DRAFT_SERVICE, methods, rpc.MAX_SESSION_FRAME_BYTES), host)
 
 
 def serve_target(
@@ -122,13 +122,14 @@ def serve_target(
         rpc.CONFIGURE: grpc.unary_unary_rpc_method_handler(configure),
         rpc.GET_STATS: grpc.unary_unary_rpc_method_handler(get_stats),
     }
-    return RunningServer(_Service(rpc.TARGET_SERVICE, methods), host)
+    return RunningServer(_Service(rpc.TARGET_SERVICE, methods, rpc.MAX_PROPOSAL_FRAME_BYTES), host)
 
 
 @dataclass(frozen=True, slots=True)
 class _Service:
     name: str
     methods: dict[str, Any]
+    max_receive_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,9 +182,15 @@ class _StreamMethod(Generic[In, Out]):
 
 
 async def _start(service: _Service, host: str) -> tuple[Any, int]:
-    server = grpc.aio.server(interceptors=(Gate(),), options=rpc.SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=(Gate(),), options=rpc.server_options(service.max_receive_bytes)
+    )
     handler = grpc.method_handlers_generic_handler(service.name, service.methods)
     server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port(f"{host}:0")
+    port = server.add_insecure_port(f"{_bracketed(host)}:0")
     await server.start()
     return server, port
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host  # IPv6

@@ -83,6 +83,18 @@ def test_probes_are_short_and_rarer_and_rarer() -> None:
     assert max(pauses) == pauses[-1] == pauses[-2]  # they never end
 
 
+def test_a_step_without_sessions_does_not_hasten_the_next_probe() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(1000)
+    probes = 0
+    for _ in range(400):
+        engine.planner.wanted_depths((), 1, 0.003)  # a chunk of somebody's prefill
+        engine.run(1)
+        probes += engine.planner.is_probing
+    assert 0 < probes <= 4
+
+
 def test_a_draft_that_becomes_good_is_taken_up_again() -> None:
     engine = Engine()
     engine.quality = 0.0

@@ -7,7 +7,9 @@ from queue import Queue
 import pytest
 
 from specray.config import PromptLookupConfig
+from specray.draft.directory import Address
 from specray.draft.prompt_lookup import PromptLookup
+from specray.draft.replies import Replies
 from specray.draft.service import DraftService
 from specray.errors import SessionRejectedError, StartupError
 from specray.types import (
@@ -18,6 +20,7 @@ from specray.types import (
     SamplingSettings,
     SessionFrame,
 )
+from tests.saboteur import Saboteur
 
 TIMEOUT_S = 5.0
 
@@ -269,6 +272,30 @@ def test_an_error_makes_the_service_unhealthy(
     service.close()
     with pytest.raises(StartupError, match="bad kernel"):
         service.check_health()
+
+
+def test_a_proposer_that_speaks_of_closed_sessions_harms_nobody() -> None:
+    service, router = DraftService(Saboteur()), Router()
+    service.start()
+    for session_id in range(1, 30):
+        service.received(router, frame_of(opened(session_id), commit(session_id)))
+        router.next_frame()
+        service.received(router, frame_of(closes=(session_id,)))
+    service.check_health()
+    service.close()
+
+
+def test_what_was_reported_lost_is_not_remembered_for_ever() -> None:
+    replies, router = Replies(), Router()
+    addresses = [Address(router, i) for i in range(10_000)]
+    for address in addresses:
+        replies.add_lost(address)
+    replies.send()
+    replies.add_lost(addresses[-1])  # lately
+    replies.send()
+    replies.add_lost(addresses[0])
+    replies.send()
+    assert [len(router.next_frame().lost) for _ in range(2)] == [10_000, 1]
 
 
 def test_a_service_that_has_not_started_is_unhealthy(proposer: ScriptedProposer) -> None:

@@ -1,9 +1,10 @@
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from specray.router.relay import Relay
+from specray.router.relay import Relay, _Switch
 from specray.router.stats import RelayStats
 from specray.types import (
     Commit,
@@ -281,3 +282,23 @@ def test_stop_ends_every_stream_and_may_be_repeated(network: Network) -> None:
     network.targets[0].handler.gone()
     network.drafts[0].handler.gone()
     assert network.relay.snapshot().connected_drafts == ()
+
+
+def test_watching_goes_on_after_a_stalled_draft_that_is_unlisted_just_then() -> None:
+    async def scenario() -> None:
+        now = [0.0]
+        switch = _Switch("router-1", 0.04, lambda: now[0])
+        switch.update(frozenset(), frozenset({"127.0.0.1:1"}))
+        switch._draft_up("127.0.0.1:1")
+        switch._table.from_target("t", opens(1))
+        switch._table.from_target("t", commits(1))
+        switch.watch()
+        (watching,) = switch._tasks
+        await asyncio.sleep(0)
+        switch._drafts.pop("127.0.0.1:1")  # unlisted; its sessions go when its stream has closed
+        now[0] = 1.0
+        await asyncio.sleep(0.05)
+        assert not watching.done()
+        watching.cancel()
+
+    asyncio.run(scenario())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from specray.sampling.audit import DistributionAudit
+from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.types import TruncatedDistributions
 
 VOCAB_SIZE = 500
@@ -51,7 +51,7 @@ def greedy(rng: np.random.Generator, q: TruncatedDistributions) -> np.ndarray:
 
 def tokens_until_caught(draw: Draw, seed: int, limit: int) -> int | None:
     rng = np.random.default_rng(seed)
-    audit = DistributionAudit(VOCAB_SIZE, np.random.default_rng(seed + 1000))
+    audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(seed + 1000)))
     for num_tokens in range(DEPTH, limit + DEPTH, DEPTH):
         q = shipped(rng)
         audit.observe_proposal(draw(rng, q), q)
@@ -76,7 +76,7 @@ def test_a_lying_source_is_caught(draw: Draw, limit: int, seed: int) -> None:
 
 
 def test_a_fixed_token_with_a_tiny_claimed_probability_is_caught() -> None:
-    audit = DistributionAudit(VOCAB_SIZE, np.random.default_rng(1))
+    audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     ids = np.arange(SUPPORT, dtype=np.int32)
     probabilities = np.array([0.99, *[0.01 / (SUPPORT - 1)] * (SUPPORT - 1)], np.float32)
     for _ in range(150):
@@ -89,7 +89,7 @@ def test_false_alarms_stay_below_their_bound() -> None:
     num_caught = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        audit = DistributionAudit(VOCAB_SIZE, rng, max_false_alarm=0.2)
+        audit = DistributionAudit(SecretScores(VOCAB_SIZE, rng), max_false_alarm=0.2)
         for _ in range(60):
             q = shipped(rng)
             audit.observe_proposal(honest(rng, q), q)
@@ -98,7 +98,7 @@ def test_false_alarms_stay_below_their_bound() -> None:
 
 
 def test_a_token_outside_its_distribution_is_caught_at_once_and_for_ever() -> None:
-    audit = DistributionAudit(VOCAB_SIZE, np.random.default_rng(1))
+    audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     ids, probabilities = np.array([3, 0], np.int32), np.array([1.0, 0.0], np.float32)
     audit.observe(3, ids, probabilities)
     assert not audit.is_caught
@@ -109,7 +109,7 @@ def test_a_token_outside_its_distribution_is_caught_at_once_and_for_ever() -> No
 
 
 def test_certain_tokens_are_no_evidence() -> None:
-    audit = DistributionAudit(VOCAB_SIZE, np.random.default_rng(1))
+    audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     for _ in range(1000):
         audit.observe(3, np.array([3], np.int32), np.array([1.0], np.float32))
     assert audit.log_wealth == pytest.approx(0.0)

@@ -132,5 +132,5 @@ def launch(config_file: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_metrics_report_interval_ms": "1000"},
     )

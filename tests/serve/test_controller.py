@@ -21,14 +21,14 @@ def view(controller: Controller) -> View:
 
 
 def test_it_starts_with_the_files_policy_and_nobody_there(controller: Controller) -> None:
-    assert view(controller) == View((), (), START)
+    assert view(controller) == View((), (), START, is_complete=False)
 
 
 def test_a_heartbeat_is_answered_with_all_that_is_known(controller: Controller) -> None:
     asyncio.run(controller.heartbeat(Member("draft", "d:1")))
     answer = asyncio.run(controller.heartbeat(Member("target", "t:1")))
 
-    assert answer == View(("t:1",), ("d:1",), START)
+    assert answer == View(("t:1",), ("d:1",), START, is_complete=False)
     asyncio.run(controller.leave(Member("draft", "d:1")))
     assert view(controller).drafts == ()
 

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from ray.exceptions import RayActorError
@@ -49,6 +50,24 @@ def test_who_falls_silent_is_forgotten_and_may_come_back(registry: Registry, clo
     assert registry.addresses("target") == ("new",)
     registry.hear(Member("target", "old"))
     assert registry.addresses("target") == ("new", "old")
+
+
+def test_a_registry_is_complete_once_everyone_could_be_heard(
+    registry: Registry, clock: Clock
+) -> None:
+    assert not registry.is_complete
+    clock.now = EXPIRY_S
+    assert registry.is_complete
+
+
+def test_an_incomplete_view_takes_nobody_away() -> None:
+    before = View(("a", "b"), ("d",), SpeculationPolicy())
+    fresh = View(("b", "c"), (), SpeculationPolicy(max_depth=2), is_complete=False)
+    joined = fresh.completed_by(before)
+    assert (joined.targets, joined.drafts) == (("a", "b", "c"), ("d",))
+    assert joined.policy.max_depth == 2
+    assert fresh.completed_by(None) == fresh
+    assert replace(fresh, is_complete=True).completed_by(before).targets == ("b", "c")
 
 
 def test_a_heartbeat_keeps_a_member(registry: Registry, clock: Clock) -> None:

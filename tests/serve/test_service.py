@@ -60,8 +60,10 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: dict
         assert_same(service, plain_answers["all"], together)
     plain = plain_answers["all"]
     before = accepted_tokens(service)
+    proposed_before = proposed_tokens(service)
     assert_same(service, plain, answers(service, PROMPTS))
     assert_same(service, plain, answers(service, PROMPTS, at_once=8))
+    wait_until(lambda: proposed_tokens(service) > proposed_before, 20.0)
     if service.draft == "prompt_lookup":  # type: ignore[attr-defined]
         wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
 
@@ -205,15 +207,17 @@ def test_policy_changes_without_a_restart(lookup: Service) -> None:
     config["applications"][0]["deployments"][0]["user_config"] = {"is_enabled": False}
     try:
         reload(lookup, yaml.safe_dump(config))
-        time.sleep(3.0)  # two heartbeats
+        time.sleep(4.0)  # two heartbeats, then two exports of metrics
         before = proposed_tokens(lookup)
         answer(lookup, PROMPTS[13])
-        time.sleep(2.0)
+        time.sleep(4.0)
         assert proposed_tokens(lookup) == before
     finally:
         reload(lookup, original)
     wait_until(lambda: _proposes_again(lookup, before), 60.0)
-    assert {p.pid for p in lookup.replicas("target")} <= pids
+    targets = {process.pid for process in lookup.replicas("target")}
+    assert targets
+    assert targets <= pids
 
 
 def _proposes_again(service: Service, before: float) -> bool:
@@ -224,7 +228,7 @@ def _proposes_again(service: Service, before: float) -> bool:
 def test_drafts_that_freeze_or_die_cost_speed_only(
     lookup: Service, plain_answers: dict[str, Any]
 ) -> None:
-    """One of two drafts is frozen, the other killed, in the middle of eight streams."""
+    """One of two drafts is frozen, the other killed, while streams run."""
     expected = answers(lookup, PROMPTS[10:18], depth=0)
     frozen, killed = lookup.replicas("draft")
     gaps: list[float] = []

@@ -104,11 +104,11 @@ class Frozen(Scripted):
 
     def __init__(self, num_rounds: int) -> None:
         super().__init__()
-        self._num_rounds = num_rounds
+        self.num_rounds = self._num_left = num_rounds
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        self._num_rounds -= 1
-        return super().propose(session_ids) if self._num_rounds >= 0 else []
+        self._num_left -= 1
+        return super().propose(session_ids) if self._num_left >= 0 else []
 
 
 class Distorted(Draft):

@@ -15,7 +15,6 @@ from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
 
-OBSERVED_SCHEDULER = "tests.target.plugins.ObservedScheduler"
 CREDULOUS = "credulous"
 STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
 

@@ -12,6 +12,7 @@ from specray.types import Proposal, TruncatedDistributions
 
 VOCAB_SIZE, MAX_DEPTH = 100, 4
 PATIENCE_S = 5.0  # of a test, never used up
+ROUTER = "r"
 
 
 class Clock:
@@ -44,7 +45,7 @@ def clock() -> Clock:
 def buffer(clock: Clock) -> ProposalBuffer:
     """Session 1 is 10 tokens long and ends in a 7."""
     buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH, clock)
-    buffer.advance(1, 10, 7)
+    buffer.open(1, ROUTER, 10, 7)
     return buffer
 
 
@@ -52,7 +53,7 @@ def test_what_extends_the_request_is_taken_once(buffer: ProposalBuffer, clock: C
     clock.now = 3.0
     offered = proposal()
 
-    assert buffer.offer(offered) is Offer.KEPT
+    assert buffer.offer(offered, ROUTER) is Offer.KEPT
     assert buffer.peek(1) is offered
     assert buffer.take(1) == (offered, 3.0)
     assert buffer.take(1) is None
@@ -60,8 +61,8 @@ def test_what_extends_the_request_is_taken_once(buffer: ProposalBuffer, clock: C
 
 
 def test_a_newer_proposal_replaces_an_older_one(buffer: ProposalBuffer) -> None:
-    buffer.offer(proposal(token_ids=(1,)))
-    buffer.offer(proposal(token_ids=(2,)))
+    buffer.offer(proposal(token_ids=(1,)), ROUTER)
+    buffer.offer(proposal(token_ids=(2,)), ROUTER)
 
     arrival = buffer.take(1)
     assert arrival is not None
@@ -91,7 +92,7 @@ def test_a_newer_proposal_replaces_an_older_one(buffer: ProposalBuffer) -> None:
     ],
 )
 def test_each_proposal_is_judged(buffer: ProposalBuffer, offered: Proposal, verdict: Offer) -> None:
-    assert buffer.offer(offered) is verdict
+    assert buffer.offer(offered, ROUTER) is verdict
     taken = buffer.take(offered.session_id)
     is_current = verdict is Offer.KEPT and offered.position == 10
     assert (taken is not None) == is_current
@@ -108,7 +109,7 @@ def test_each_proposal_is_judged(buffer: ProposalBuffer, offered: Proposal, verd
 def test_sound_distributions_are_kept(
     buffer: ProposalBuffer, distributions: TruncatedDistributions
 ) -> None:
-    assert buffer.offer(proposal(distributions=distributions)) is Offer.KEPT
+    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Offer.KEPT
 
 
 @pytest.mark.parametrize(
@@ -133,21 +134,21 @@ def test_sound_distributions_are_kept(
 def test_impossible_distributions_are_not(
     buffer: ProposalBuffer, distributions: TruncatedDistributions
 ) -> None:
-    assert buffer.offer(proposal(distributions=distributions)) is Offer.INVALID
+    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Offer.INVALID
     assert buffer.take(1) is None
 
 
 def test_matrices_of_different_widths_are_not_kept(buffer: ProposalBuffer) -> None:
     q = TruncatedDistributions(np.array([[1, 2], [2, 3]], np.int32), np.ones((2, 1), np.float32))
 
-    assert buffer.offer(proposal(distributions=q)) is Offer.INVALID
+    assert buffer.offer(proposal(distributions=q), ROUTER) is Offer.INVALID
 
 
 def test_continuations_of_several_outcomes_wait_for_the_one_that_happens(
     buffer: ProposalBuffer,
 ) -> None:
     for last in (20, 21, 22):
-        assert buffer.offer(proposal(12, last, (last,))) is Offer.KEPT
+        assert buffer.offer(proposal(12, last, (last,)), ROUTER) is Offer.KEPT
     assert buffer.take(1) is None
 
     buffer.advance(1, 12, 21)
@@ -160,7 +161,7 @@ def test_continuations_of_several_outcomes_wait_for_the_one_that_happens(
 
 
 def test_what_was_overtaken_is_forgotten(buffer: ProposalBuffer) -> None:
-    buffer.offer(proposal(11, 3))
+    buffer.offer(proposal(11, 3), ROUTER)
     buffer.advance(1, 12, 4)
     buffer.advance(1, 11, 3)  # never happens: only shows that nothing was left
 
@@ -169,36 +170,60 @@ def test_what_was_overtaken_is_forgotten(buffer: ProposalBuffer) -> None:
 
 def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalBuffer) -> None:
     for last in range(1000):
-        buffer.offer(proposal(11, last))
+        buffer.offer(proposal(11, last), ROUTER)
 
     kept = []
     for last in range(1000):
         buffer.advance(1, 11, last)
         kept.append(buffer.peek(1) is not None)
-    assert sum(kept) <= 64
-    assert all(kept[-60:])
+    assert sum(kept) <= 8 * (MAX_DEPTH + 1) + 1
+    assert all(kept[-4 * (MAX_DEPTH + 1) :])
 
 
 def test_a_proposal_that_is_repeated_is_not_the_oldest(buffer: ProposalBuffer) -> None:
     for last in range(80):
         if last % 40 == 0:
-            buffer.offer(proposal())
-        buffer.offer(proposal(11, last))
+            buffer.offer(proposal(), ROUTER)
+        buffer.offer(proposal(11, last), ROUTER)
 
     assert buffer.peek(1) is not None
 
 
+def test_continuations_never_push_out_the_proposal_they_continue(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal(), ROUTER)
+    for last in range(1000):
+        buffer.offer(proposal(11, last), ROUTER)
+    assert buffer.peek(1) is not None
+
+
+def test_only_the_sessions_own_router_may_propose(buffer: ProposalBuffer) -> None:
+    assert buffer.offer(proposal(), "another") is Offer.STALE
+    assert buffer.peek(1) is None
+    assert not buffer.take_sign_of_life(1)
+    assert not buffer.holds(1, "another")
+
+
+def test_a_distribution_over_more_tokens_than_any_draft_ships_is_invalid() -> None:
+    buffer = ProposalBuffer(1000, MAX_DEPTH)
+    buffer.open(1, ROUTER, 10, 7)
+    ids = np.arange(300)[None]
+    probs = np.full((1, 300), 1 / 300)
+    assert buffer.offer(proposal(token_ids=(5,), distributions=rows(ids, probs)), ROUTER) is (
+        Offer.INVALID
+    )
+
+
 def test_a_closed_session_is_gone(buffer: ProposalBuffer) -> None:
-    buffer.offer(proposal())
-    assert buffer.holds(1)
+    buffer.offer(proposal(), ROUTER)
+    assert buffer.holds(1, ROUTER)
     buffer.close(1)
     buffer.close(1)
 
-    assert not buffer.holds(1)
+    assert not buffer.holds(1, ROUTER)
     assert buffer.take(1) is None
     assert buffer.peek(1) is None
     assert not buffer.take_sign_of_life(1)
-    assert buffer.offer(proposal()) is Offer.STALE
+    assert buffer.offer(proposal(), ROUTER) is Offer.STALE
 
 
 @pytest.mark.parametrize(
@@ -216,21 +241,21 @@ def test_a_sound_proposal_is_a_sign_of_life_even_if_late(
     buffer: ProposalBuffer, offered: Proposal, is_alive: bool
 ) -> None:
     assert not buffer.take_sign_of_life(1)
-    buffer.offer(offered)
+    buffer.offer(offered, ROUTER)
 
     assert buffer.take_sign_of_life(1) == is_alive
     assert not buffer.take_sign_of_life(1)
 
 
 def test_a_proposal_that_was_taken_is_no_sign_of_life_later(buffer: ProposalBuffer) -> None:
-    buffer.offer(proposal())
+    buffer.offer(proposal(), ROUTER)
     buffer.take(1)
 
     assert not buffer.take_sign_of_life(1)
 
 
 def test_nobody_waits_for_what_is_there_or_closed(buffer: ProposalBuffer) -> None:
-    buffer.offer(proposal())
+    buffer.offer(proposal(), ROUTER)
 
     assert buffer.wait_for([1, 2], deadline=PATIENCE_S)
     assert buffer.wait_for([], deadline=PATIENCE_S)
@@ -248,13 +273,13 @@ def test_a_deadline_that_has_passed_ends_the_wait_at_once(
 
 def test_a_wait_ends_at_its_deadline_though_other_proposals_keep_arriving() -> None:
     buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
-    buffer.advance(1, 10, 7)
-    buffer.advance(2, 10, 7)
+    buffer.open(1, ROUTER, 10, 7)
+    buffer.open(2, ROUTER, 10, 7)
     stop = threading.Event()
 
     def offer_for_another_session() -> None:
         while not stop.is_set():
-            buffer.offer(proposal(session_id=2))
+            buffer.offer(proposal(session_id=2), ROUTER)
 
     thread = threading.Thread(target=offer_for_another_session)
     thread.start()
@@ -270,18 +295,18 @@ def test_a_wait_ends_at_its_deadline_though_other_proposals_keep_arriving() -> N
 
 def test_a_wait_ends_with_the_last_proposal_that_is_awaited() -> None:
     buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
-    buffer.advance(1, 10, 7)
-    buffer.advance(2, 20, 8)
+    buffer.open(1, ROUTER, 10, 7)
+    buffer.open(2, ROUTER, 20, 8)
     started = time.monotonic()
     results: list[bool] = []
     thread = threading.Thread(
         target=lambda: results.append(buffer.wait_for([1, 2], started + PATIENCE_S))
     )
     thread.start()
-    buffer.offer(proposal(last_token_id=9))  # stale: wakes nobody for good
-    buffer.offer(proposal())
+    buffer.offer(proposal(last_token_id=9), ROUTER)  # stale: wakes nobody for good
+    buffer.offer(proposal(), ROUTER)
     assert thread.is_alive()
-    buffer.offer(proposal(20, 8, session_id=2))
+    buffer.offer(proposal(20, 8, session_id=2), ROUTER)
     thread.join(PATIENCE_S)
 
     assert results == [True]
@@ -300,10 +325,10 @@ def test_whatever_happens_only_what_extends_the_request_is_taken(
 ) -> None:
     buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH, Clock())
     state = (8, 0)
-    buffer.advance(1, *state)
+    buffer.open(1, ROUTER, *state)
     for action, position, last in actions:
         if action == "offer":
-            buffer.offer(proposal(position, last))
+            buffer.offer(proposal(position, last), ROUTER)
         elif action == "advance" and position > state[0]:
             state = (position, last)
             buffer.advance(1, *state)
@@ -313,13 +338,13 @@ def test_whatever_happens_only_what_extends_the_request_is_taken(
 
 def test_many_threads_may_offer_while_one_takes() -> None:
     buffer = ProposalBuffer(VOCAB_SIZE, MAX_DEPTH)
-    buffer.advance(1, 0, 7)
+    buffer.open(1, ROUTER, 0, 7)
     stop = threading.Event()
     position = 0
 
     def offer() -> None:
         while not stop.is_set():
-            buffer.offer(proposal(position, 7))
+            buffer.offer(proposal(position, 7), ROUTER)
 
     threads = [threading.Thread(target=offer) for _ in range(2)]
     for thread in threads:
@@ -337,16 +362,16 @@ def test_many_threads_may_offer_while_one_takes() -> None:
 
 def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> None:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
-    buffer.advance(1, 10, 5)
+    buffer.open(1, ROUTER, 10, 5)
     assert not buffer.is_settled(1)
-    buffer.offer(Proposal(1, 10, 5, (6, 7), "prompt_lookup", covers_outcomes=True))
-    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup"))  # if 6 is accepted and 8 added
+    buffer.offer(Proposal(1, 10, 5, (6, 7), "prompt_lookup", covers_outcomes=True), ROUTER)
+    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup"), ROUTER)  # if 6 is accepted and 8 added
     buffer.advance(1, 12, 8)
     assert buffer.is_settled(1)
     arrival = buffer.take(1)
     assert arrival is not None
     assert arrival.proposal.token_ids == (9,)
-    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup", covers_outcomes=True))
+    buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.advance(1, 13, 50)  # an outcome that nothing follows: nothing will come
     assert buffer.is_covered(1)
     assert buffer.is_settled(1)
@@ -356,8 +381,8 @@ def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> Non
 
 def test_coverage_of_a_place_far_ahead_is_not_believed() -> None:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
-    buffer.advance(1, 10, 5)
-    buffer.offer(Proposal(1, 10**9, 5, (6,), "prompt_lookup", covers_outcomes=True))
-    buffer.offer(Proposal(1, 10, 5, (6,), "prompt_lookup", covers_outcomes=True))
+    buffer.open(1, ROUTER, 10, 5)
+    buffer.offer(Proposal(1, 10**9, 5, (6,), "prompt_lookup", covers_outcomes=True), ROUTER)
+    buffer.offer(Proposal(1, 10, 5, (6,), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.advance(1, 11, 50)
     assert buffer.is_covered(1)

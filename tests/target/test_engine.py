@@ -142,8 +142,8 @@ def test_frozen_draft_costs_a_few_waits(
         assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
     after = engine.stats()
     assert after.num_misses > before.num_misses
-    waited_s = after.wait_time.sum_s - before.wait_time.sum_s
-    assert waited_s < 5 * MAX_WAIT_MS / 1e3
+    num_waits = after.wait_time.count - before.wait_time.count
+    assert num_waits <= draft.num_rounds + 2 * len(jobs)
 
 
 def test_aborted_request_closes_its_session(

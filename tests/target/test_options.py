@@ -1,4 +1,4 @@
-"""Sampling options with speculation: the same as without, with specray's own planner."""
+"""Sampling options with speculation: the same as without."""
 
 import itertools
 import json
@@ -14,7 +14,6 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from tests.target.drafts import Scripted
 from tests.target.engine import Engine, FakeRouter, Job, plain_engine, run_jobs, specray_engine
 from tests.target.identity import Tally, capped, prompts, scripted
-from tests.target.plugins import OBSERVED_SCHEDULER
 from tests.target.tiny_model import CHARS, EOS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -58,7 +57,7 @@ def plain(tiny_folder: Path) -> dict[str, list[list[int]]]:
 
 @pytest.fixture(scope="module")
 def engine(tiny_folder: Path, plain: object) -> Iterator[Engine]:
-    with specray_engine(tiny_folder, OBSERVED_SCHEDULER, **SMALL) as engine:
+    with specray_engine(tiny_folder, **SMALL) as engine:
         yield engine
 
 

@@ -34,7 +34,7 @@ class Engine:
 @pytest.fixture
 def buffer() -> ProposalBuffer:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
-    buffer.advance(1, 10, 7)
+    buffer.open(1, "r", 10, 7)
     return buffer
 
 
@@ -115,11 +115,21 @@ def test_proposals_are_buffered_and_what_is_of_no_use_is_counted(
 def test_lost_sessions_are_reported_once_and_only_if_they_are_open(
     streams: RouterStreams, buffer: ProposalBuffer
 ) -> None:
-    buffer.advance(2, 5, 5)
+    buffer.open(2, "r", 5, 5)
     receive(streams, lost=(1, 2, 2**63, *range(100, 10_000)))
 
     assert streams.take_lost() == [1, 2]
     assert streams.take_lost() == []
+
+
+def test_a_router_does_not_speak_for_anothers_sessions(
+    streams: RouterStreams, buffer: ProposalBuffer
+) -> None:
+    streams.received(Peer("other"), ProposalFrame((proposal(),), lost=(1,)))
+
+    assert buffer.peek(1) is None
+    assert streams.take_lost() == []
+    assert streams.stats().num_proposals_stale == 1
 
 
 def test_a_round_trip_is_split_into_drafting_and_the_rest(streams: RouterStreams) -> None:

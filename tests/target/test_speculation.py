@@ -88,7 +88,7 @@ class Buffer(ProposalBuffer):
         while self._under_way and self._under_way[0][0] <= until:
             at, proposal = self._under_way.pop(0)
             self._fake_clock.now = max(self._fake_clock.now, at)
-            self.offer(proposal)
+            self.offer(proposal, "r")
         self._fake_clock.now = max(self._fake_clock.now, until)
 
     def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
@@ -262,7 +262,7 @@ def test_a_session_is_closed_exactly_once(world: World) -> None:
     world.speculation.flush()
 
     assert world.streams.take_frame() == SessionFrame(closes=(session.session_id,))
-    assert not world.buffer.holds(session.session_id)
+    assert not world.buffer.holds(session.session_id, "r")
     assert world.speculation.stats().num_open_sessions == 0
 
 
@@ -699,7 +699,7 @@ def test_a_few_late_proposals_are_not_worth_the_time_of_many_requests(world: Wor
         proposal = perfect(commit, tokens)
         if commit.session_id == 1:
             return proposal
-        world.buffer.offer(proposal)
+        world.buffer.offer(proposal, "r")
         return None
 
     world.answer = at_once_but_for_the_first
@@ -798,3 +798,15 @@ def test_snapshots_may_be_taken_from_another_thread(world: World) -> None:
     thread.join()
 
     assert not errors
+
+
+def test_a_departure_of_before_does_not_forget_who_opens_after() -> None:
+    """Else nobody would tell the draft that the session has ended."""
+    world = World()
+    world.streams.departed.append("r")  # it broke and came back while the engine ran a step
+    session = world.open()
+    world.speculation.propose([], 1, may_wait=False)
+    world.close(session)
+    world.speculation.flush()
+    closes = [session_id for _, frame in world.streams.sent for session_id in frame.closes]
+    assert closes == [session.session_id]

@@ -215,6 +215,24 @@ def test_a_host_that_is_not_ours_is_a_startup_error(handler: DraftHandler) -> No
         serve_draft(handler, "192.0.2.1")  # an address reserved for documentation
 
 
+def test_a_host_may_be_an_ipv6_address(handler: DraftHandler) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    server = serve_draft(handler, "::1")
+    assert server.address.startswith("[::1]:")
+
+    async def connect() -> None:
+        await (await connect_draft(server.address, "r")).close()
+
+    try:
+        asyncio.run(connect())
+    finally:
+        server.stop(0)
+
+
 def test_the_target_service_carries_frames_the_other_way() -> None:
     handler: RecordingHandler[ProposalFrame, SessionFrame] = RecordingHandler()
     server = serve_target(handler, RecordingControl(), HOST)
