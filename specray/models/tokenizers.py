@@ -1,12 +1,21 @@
 """Whether two models mean the same text by the same token ids."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer
 
 from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
+
+
+class Tokens(NamedTuple):
+    """What a tokenizer calls its tokens."""
+
+    ids: Mapping[str, int]  # of every token, with added ones
+    added: Mapping[str, int]  # beyond the vocabulary it was trained with
+    special: Mapping[str, str]  # role (bos_token, ...) to token
+    chat_template: str | None
 
 
 def check_same_tokenizer(target_source: str, draft_source: str) -> None:
@@ -20,7 +29,7 @@ def check_same_tokenizer(target_source: str, draft_source: str) -> None:
     target, draft = resolve(target_source), resolve(draft_source)
     if target == draft:
         return
-    difference = first_difference(_vocabulary(target), _vocabulary(draft))
+    difference = first_difference(read_tokens(target).ids, read_tokens(draft).ids)
     if difference is not None:
         raise InvalidConfigError(
             f"draft.model.model `{draft_source}` can't draft for `{target_source}`: {difference}; "
@@ -46,7 +55,12 @@ def first_difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str
     return None
 
 
-def _vocabulary(model: str) -> Mapping[str, int]:
+def read_tokens(model: str) -> Tokens:
+    """The tokens of a resolved model.
+
+    Raises:
+        InvalidConfigError: its tokenizer can't be loaded.
+    """
     tokenizer: Any
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
@@ -55,7 +69,14 @@ def _vocabulary(model: str) -> Mapping[str, int]:
             f"model `{model}`: its tokenizer can't be loaded ({_first_line(error)}); check the "
             "name, that the hub can be reached from here, and that HF_TOKEN is set if it is gated"
         ) from error
-    return tokenizer.get_vocab()
+    special = {
+        role: str(token)
+        for role, token in tokenizer.special_tokens_map.items()
+        if isinstance(token, str)
+    }
+    return Tokens(
+        tokenizer.get_vocab(), tokenizer.get_added_vocab(), special, tokenizer.chat_template
+    )
 
 
 def _first_line(error: Exception) -> str:

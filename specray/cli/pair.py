@@ -1,0 +1,158 @@
+"""`specray pair TARGET DRAFT`: whether a draft fits, how often it is right, what it would bring."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.cli.output import complain, say
+from specray.control.speedup import DepthFigures, depth_figures, recommended_depth
+from specray.models.agreement import MAX_DEPTH, Agreement, measure
+from specray.models.pair import ModelFacts, Pair, compare
+
+UNFIT = 2  # exit code, as for every error of the user's
+_PROMPTS_PER_KIND = 3
+_ASSUMED = (0.5, 0.6, 0.7, 0.8)  # acceptance rates to look at when none can be measured
+
+Tables = dict[str, list[DepthFigures]]
+"""Figures by depth, under what they hold for."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the two models and what to do with them."""
+    parser.add_argument("target", help="folder, hub id or bundled:NAME")
+    parser.add_argument("draft", help="likewise")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=45.0,
+        metavar="S",
+        help="begin no prompt after so long; 0 measures nothing (default: %(default)g)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares, measures when both models' weights are on this machine, and reports.
+
+    Returns:
+        0 when the draft fits, otherwise 2.
+
+    Raises:
+        InvalidConfigError: a model, its config or its tokenizer can't be read.
+    """
+    pair = compare(args.target, args.draft)
+    agreement = None
+    if pair.difference is None and args.seconds > 0 and not _missing(pair):
+        agreement = measure(
+            pair.target.path, pair.draft.path, _prompts(), args.seconds, _tell(args)
+        )
+    tables = make_tables(pair, agreement) if pair.difference is None else {}
+    if args.json:
+        say(json.dumps(as_json(pair, agreement, tables), indent=1))
+    else:
+        for line in describe(pair, agreement, tables):
+            say(line)
+    return 0 if pair.difference is None else UNFIT
+
+
+def make_tables(pair: Pair, agreement: Agreement | None) -> Tables:
+    """What to expect at each depth, from measured acceptance or from assumed ones."""
+    if agreement is None:
+        return {
+            f"at an assumed acceptance of {rate:g}": depth_figures(
+                [rate] * MAX_DEPTH, pair.size_ratio, None
+            )
+            for rate in _ASSUMED
+        }
+    time_ratio = agreement.draft_token_s / agreement.target_token_s
+    return {
+        "greedy": depth_figures(agreement.greedy, pair.size_ratio, time_ratio),
+        "temperature 1": depth_figures(agreement.sampled, pair.size_ratio, time_ratio),
+    }
+
+
+def as_json(pair: Pair, agreement: Agreement | None, tables: Tables) -> dict[str, Any]:
+    """Everything that is known, for machines."""
+    return {
+        **asdict(pair),
+        "fits": pair.difference is None,
+        "size_ratio": pair.size_ratio,
+        "agreement": agreement and agreement._asdict(),
+        "expected": {
+            name: {
+                "recommended_depth": recommended_depth(figures),
+                "depths": [figure._asdict() for figure in figures],
+            }
+            for name, figures in tables.items()
+        },
+    }
+
+
+def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterator[str]:
+    """The report, line by line."""
+    yield f"target  {_facts(pair.target)}"
+    yield f"draft   {_facts(pair.draft)}, {pair.size_ratio:.1%} of the target"
+    for note in pair.notes:
+        yield f"note: {note}"
+    if pair.difference is not None:
+        yield f"the draft can't be used: {pair.difference}"
+        yield "take one of the target's family, train one (`specray distill`), or draft without"
+        return
+    yield "tokenizer: every token has the same id for both"
+    missing = _missing(pair)
+    if agreement is not None:
+        yield from _describe_agreement(agreement)
+    elif missing:
+        yield f"acceptance: not measured, as the weights of {' and '.join(missing)} are not here"
+    for name, figures in tables.items():
+        yield ""
+        yield from _describe_table(name, figures)
+
+
+def _describe_agreement(agreement: Agreement) -> Iterator[str]:
+    yield f"acceptance by place in the chain, over {agreement.num_tokens} tokens of the target's:"
+    for name, rates in (("greedy", agreement.greedy), ("temperature 1", agreement.sampled)):
+        yield f"  {name:<13}  " + "  ".join(f"{rate:.2f}" for rate in rates)
+    yield (
+        f"time per token: target {1e3 * agreement.target_token_s:.1f} ms, "
+        f"draft {1e3 * agreement.draft_token_s:.1f} ms"
+    )
+
+
+def _describe_table(name: str, figures: Sequence[DepthFigures]) -> Iterator[str]:
+    yield name
+    yield "  depth  tokens/step  MBSU  token-rate ratio"
+    for figure in figures:
+        ratio = figure.token_rate_ratio
+        line = f"  {figure.depth:>5}  {figure.block_efficiency:>11.2f}  {figure.mbsu:.2f}"
+        yield line if ratio is None else f"{line}  {ratio:>16.2f}"
+    depth = recommended_depth(figures)
+    if depth == 0:
+        yield "  recommended depth: 0; drafting before each step would be slower than none"
+    else:
+        yield f"  recommended depth: {depth}, {figures[depth - 1].speedup:.2f} times as fast"
+
+
+def _facts(model: ModelFacts) -> str:
+    millions = model.num_parameters / 1e6
+    size = f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
+    return f"{model.name}: {size} parameters, {model.num_tokens} tokens"
+
+
+def _missing(pair: Pair) -> list[str]:
+    return [model.name for model in (pair.target, pair.draft) if not model.has_weights]
+
+
+def _prompts() -> list[str]:
+    """Some of the benchmark's prompts, kind by kind in turn, so that any prefix is a fair one."""
+    kinds = [load_prompts(workload)[:_PROMPTS_PER_KIND] for workload in WORKLOADS]
+    return list(chain.from_iterable(zip(*kinds, strict=True)))
+
+
+def _tell(args: argparse.Namespace) -> Any:
+    """Progress goes where it does not mix with JSON."""
+    return complain if args.json else say

@@ -1,0 +1,113 @@
+"""What can be said about a target and a draft before either runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specray.errors import InvalidConfigError
+from specray.models.sources import resolve
+from specray.models.tokenizers import Tokens, first_difference, read_tokens
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model as its files describe it."""
+
+    name: str  # as it was given
+    path: str  # as transformers loads it
+    num_tokens: int  # of the tokenizer
+    vocab_size: int  # rows of the head; more than `num_tokens` is padding
+    num_parameters: int
+    has_weights: bool  # on this machine, without downloading
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two models, whether one can draft for the other, and what is worth knowing besides."""
+
+    target: ModelFacts
+    draft: ModelFacts
+    difference: str | None  # why the draft can't be used; None if it can
+    notes: tuple[str, ...]
+
+    @property
+    def size_ratio(self) -> float:
+        """Parameters of the draft over those of the target."""
+        return self.draft.num_parameters / self.target.num_parameters
+
+
+def compare(target: str, draft: str) -> Pair:
+    """Reads configs and tokenizers of both; loads no weights.
+
+    Args:
+        target: a folder, hub id or `bundled:NAME`.
+        draft: likewise.
+
+    Raises:
+        InvalidConfigError: a config or tokenizer can't be read.
+    """
+    target_tokens, draft_tokens = read_tokens(resolve(target)), read_tokens(resolve(draft))
+    facts = _facts(target, target_tokens), _facts(draft, draft_tokens)
+    difference = first_difference(target_tokens.ids, draft_tokens.ids)
+    return Pair(*facts, difference, tuple(_notes(target_tokens, draft_tokens, *facts)))
+
+
+def _facts(name: str, tokens: Tokens) -> ModelFacts:
+    path = resolve(name)
+    try:
+        config: Any = AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"model `{name}`: its config can't be read: {error}") from error
+    return ModelFacts(
+        name,
+        path,
+        len(tokens.ids),
+        config.get_text_config().vocab_size,
+        sum(parameter.numel() for parameter in model.parameters()),
+        _has_weights(path),
+    )
+
+
+def _has_weights(path: str) -> bool:
+    if Path(path).is_dir():
+        return any((Path(path) / name).is_file() for name in _WEIGHTS)
+    return any(isinstance(try_to_load_from_cache(path, name), str) for name in _WEIGHTS)
+
+
+def _notes(
+    target_tokens: Tokens, draft_tokens: Tokens, target: ModelFacts, draft: ModelFacts
+) -> list[str]:
+    """What differs without doing harm, and what may."""
+    notes = []
+    for role, facts in (("target", target), ("draft", draft)):
+        if facts.vocab_size > facts.num_tokens:
+            padding = facts.vocab_size - facts.num_tokens
+            notes.append(f"the {role}'s head has {padding} rows of padding, which does no harm")
+    specials = _changed(target_tokens.special, draft_tokens.special)
+    if specials:
+        notes.append(f"special tokens differ ({specials}); only the target's count")
+    if set(target_tokens.added) != set(draft_tokens.added):
+        differing = sorted(set(target_tokens.added) ^ set(draft_tokens.added))
+        notes.append(f"added tokens differ ({', '.join(map(repr, differing[:5]))})")
+    if target_tokens.chat_template != draft_tokens.chat_template:
+        notes.append(
+            "chat templates differ: the target's is used, so a draft that was trained with "
+            "another agrees less"
+        )
+    if draft.num_parameters >= target.num_parameters:
+        notes.append("the draft is not smaller than the target")
+    return notes
+
+
+def _changed(target: Mapping[str, str], draft: Mapping[str, str]) -> str:
+    roles = [role for role in sorted({*target, *draft}) if target.get(role) != draft.get(role)]
+    return ", ".join(f"{role}: {target.get(role)!r}, {draft.get(role)!r}" for role in roles)

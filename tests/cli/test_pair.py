@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from specray.cli import main
+from tests.models.test_agreement import save_model
+from tests.models.test_pair import save
+
+
+def test_a_pair_without_weights_is_judged_by_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [save(tmp_path / "target", layers=9), save(tmp_path / "draft")]
+
+    assert main(["pair", *words]) == 0
+
+    text = capsys.readouterr().out
+    assert "every token has the same id" in text
+    assert "not measured, as the weights of" in text
+    assert "at an assumed acceptance of 0.8" in text
+    assert text.count("recommended depth") == 4
+
+
+def test_a_measured_pair_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [save_model(tmp_path / "target", 0, 3), save_model(tmp_path / "draft", 0)]
+
+    assert main(["pair", *words, "--json", "--seconds", "1e-6"]) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert report["fits"]
+    assert 0 < report["size_ratio"] < 1
+    assert set(report["expected"]) == {"greedy", "temperature 1"}
+    figures = report["expected"]["greedy"]["depths"]
+    assert [figure["depth"] for figure in figures] == list(range(1, 9))
+    assert figures[0]["block_efficiency"] == 1 + report["agreement"]["greedy"][0]
+    assert figures[0]["token_rate_ratio"] > 0
+
+
+def test_a_measured_pair_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(tmp_path / "target", 0)
+
+    assert main(["pair", model, model, "--seconds", "1e-6"]) == 0
+
+    text = capsys.readouterr().out
+    assert "greedy         1.00  1.00" in text
+    assert "the draft is not smaller than the target" in text
+    assert "token-rate ratio" in text
+
+
+def test_nothing_is_measured_within_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "target", 0)
+
+    assert main(["pair", model, model, "--seconds", "0"]) == 0
+
+    text = capsys.readouterr().out
+    assert "assumed acceptance" in text
+    assert "not measured" not in text
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_draft_that_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    words = [save(tmp_path / "target"), save(tmp_path / "draft", ["<unk>", "b", "a", "c"])]
+
+    assert main(["pair", *words, *options]) == 2
+
+    text = capsys.readouterr().out
+    if options:
+        assert not json.loads(text)["fits"]
+    else:
+        assert "the draft can't be used: id 1 is 'a' for the target" in text
+
+
+def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pair", save(tmp_path / "target"), str(tmp_path / "none")]) == 2
+
+    assert "there is no such folder" in capsys.readouterr().err

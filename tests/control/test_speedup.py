@@ -1,0 +1,38 @@
+import pytest
+
+from specray.control.speedup import (
+    block_efficiencies,
+    block_efficiency,
+    depth_figures,
+    recommended_depth,
+)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.9, 1.0])
+def test_equal_rates_give_the_closed_form(rate: float) -> None:
+    for depth, efficiency in enumerate(block_efficiencies([rate] * 6)):
+        assert efficiency == pytest.approx(block_efficiency(rate, depth))
+
+
+def test_a_chain_survives_the_product_of_its_rates() -> None:
+    assert block_efficiencies([0.5, 0.8]) == pytest.approx([1, 1.5, 1.9])
+
+
+def test_figures_by_hand() -> None:
+    first, second = depth_figures([0.5, 0.8], size_ratio=0.1, time_ratio=0.25)
+
+    assert first == pytest.approx((1, 1.5, 1.5 / 1.1, 1.5 / 1.25))
+    assert second == pytest.approx((2, 1.9, 1.9 / 1.2, 1.9 / 1.5))
+
+
+def test_the_size_speaks_while_nothing_is_timed() -> None:
+    untimed = depth_figures([0.9] * 8, size_ratio=0.05, time_ratio=None)
+    slow = depth_figures([0.9] * 8, size_ratio=0.05, time_ratio=0.4)
+
+    assert [figure.speedup for figure in untimed] == [figure.mbsu for figure in untimed]
+    assert recommended_depth(untimed) == 8
+    assert recommended_depth(slow) == 4
+
+
+def test_no_depth_is_recommended_where_none_pays() -> None:
+    assert recommended_depth(depth_figures([0.3] * 4, size_ratio=0.5, time_ratio=None)) == 0

@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from specray.errors import InvalidConfigError
+from specray.models.pair import compare
+from tests.models.test_tokenizers import save_tokenizer
+
+WORDS = ["<unk>", "a", "b", "c"]
+
+
+def save(folder: Path, words: list[str] = WORDS, vocab_size: int = 4, layers: int = 1) -> str:
+    save_tokenizer(folder, words)
+    LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=8,
+        intermediate_size=8,
+        num_attention_heads=1,
+        num_hidden_layers=layers,
+        tie_word_embeddings=True,
+    ).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_pair_of_one_family(tmp_path: Path) -> None:
+    pair = compare(save(tmp_path / "target", layers=3), save(tmp_path / "draft"))
+
+    assert pair.difference is None
+    assert pair.notes == ()
+    assert pair.draft.num_parameters == 4 * 8 + 4 * 64 + 3 * 64 + 3 * 8
+    assert pair.target.num_parameters - pair.draft.num_parameters == 2 * (7 * 64 + 2 * 8)
+    assert pair.size_ratio == pair.draft.num_parameters / pair.target.num_parameters
+    assert not pair.target.has_weights
+
+
+def test_another_vocabulary_is_named(tmp_path: Path) -> None:
+    pair = compare(save(tmp_path / "target"), save(tmp_path / "draft", ["<unk>", "b", "a", "c"]))
+
+    assert pair.difference is not None
+    assert pair.difference.startswith("id 1 is 'a' for the target")
+
+
+def test_what_does_no_harm_is_said(tmp_path: Path) -> None:
+    target, draft = save(tmp_path / "target"), save(tmp_path / "draft", vocab_size=10, layers=2)
+    vocabulary = {word: i for i, word in enumerate(WORDS)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")),
+        unk_token="<unk>",
+        eos_token="c",
+    )
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(draft)
+
+    pair = compare(target, draft)
+
+    assert pair.difference is None
+    padding, special, added, template, size = pair.notes
+    assert "the draft's head has 6 rows of padding" in padding
+    assert "eos_token: None, 'c'" in special
+    assert "'c'" in added
+    assert "chat templates differ" in template
+    assert "not smaller" in size
+
+
+def test_weights_are_noticed(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    (Path(folder) / "model.safetensors").touch()
+
+    assert compare(folder, folder).target.has_weights
+
+
+def test_a_broken_config_is_named(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    (Path(folder) / "config.json").write_text('{"model_type": "nonsense"}')
+
+    with pytest.raises(InvalidConfigError, match="its (tokenizer|config) can't be"):
+        compare(folder, folder)
