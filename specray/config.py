@@ -27,7 +27,16 @@ class PromptLookupConfig(_Settings):
     """How the model-free draft looks for a continuation in the request's own tokens."""
 
     max_ngram: PositiveInt = Field(8, description="Longest suffix that is looked for.")
-    min_ngram: PositiveInt = Field(2, description="Shortest suffix whose match is proposed.")
+    min_ngram: PositiveInt = Field(
+        2,
+        description="Shortest suffix whose match is proposed. 1 finds more, but then outcomes "
+        "can't all be covered ahead, so that steps wait for answers.",
+    )
+    shared_tokens: NonNegativeInt = Field(
+        0,
+        description="Tokens of earlier answers, of all requests of a replica, that are looked up "
+        "too; some 2 kB each. Only for requests that may learn of each other.",
+    )
 
     @model_validator(mode="after")
     def _check_range(self) -> "PromptLookupConfig":
@@ -67,7 +76,7 @@ class CustomDraftConfig(_Settings):
 class DraftConfig(_Settings):
     """The draft deployment: what proposes, and how many replicas of it."""
 
-    method: Literal["prompt_lookup", "model", "custom"] = "prompt_lookup"
+    method: Literal["prompt_lookup", "model", "hybrid", "custom"] = "prompt_lookup"
     prompt_lookup: PromptLookupConfig = PromptLookupConfig()
     model: ModelDraftConfig | None = None
     custom: CustomDraftConfig | None = None
@@ -80,8 +89,10 @@ class DraftConfig(_Settings):
 
     @model_validator(mode="after")
     def _check_model(self) -> "DraftConfig":
-        if self.method == "model" and self.model is None:
-            raise ValueError("method is `model` but the field `model` is missing: name the draft")
+        if self.method in ("model", "hybrid") and self.model is None:
+            raise ValueError(
+                f"method is `{self.method}` but the field `model` is missing: name the draft"
+            )
         if self.method == "custom" and self.custom is None:
             raise ValueError("method is `custom` but the field `custom` is missing")
         return self

@@ -1,5 +1,6 @@
 """The draft: sessions that follow requests, proposers that guess on, and the service around them.
 
 `DraftService` owns the one thread on which a `Proposer` runs. Proposers: `PromptLookup` (copies
-from the request itself) and `ModelProposer` (a small causal language model).
+from the request itself), `ModelProposer` (a small causal language model) and `HybridProposer`
+(both, each where it gets further).
 """

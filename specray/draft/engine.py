@@ -28,8 +28,9 @@ class DraftEngine:
     """Runs a proposer for the sessions of many routers.
 
     Each turn: all that has arrived is applied, then every session whose last commit wants tokens
-    gets a proposal, all in one batch; then at most one session is opened, so that a long prefill
-    holds up one turn and not ten. Commits to a session that waits to be opened wait with it.
+    gets a proposal, in one batch or in as many as the proposer makes of them; then at most one
+    session is opened, so that a long prefill holds up one turn and not ten. Commits to a session
+    that waits to be opened wait with it.
     Opening alone is not answered: the target's next token comes from its own prefill.
     """
 
@@ -138,18 +139,27 @@ class DraftEngine:
         self._collect_evicted()
 
     def _answer(self) -> None:
-        wanting, self._wanting = list(self._wanting), {}
-        if not wanting:
-            return
-        for proposal in self._proposer.propose(wanting):
+        wanting, self._wanting = self._wanting, {}
+        self.stats.num_proposals += len(wanting)
+        while wanting:
+            answered = self._propose(list(wanting))
+            self._replies.send()  # at once: the others' answers may take longer
+            left = {session_id: None for session_id in wanting if session_id not in answered}
+            wanting = left if len(left) < len(wanting) else {}
+        self._collect_evicted()
+
+    def _propose(self, session_ids: Sequence[int]) -> set[int]:
+        """Asks once; returns who was answered."""
+        answered = set()
+        for proposal in self._proposer.propose(session_ids):
             session_id = proposal.session_id
             if session_id not in self._arrived_ns:
                 continue  # a custom proposer speaks of a session that is closed, or never was
+            answered.add(session_id)
             draft_time_us = (time.monotonic_ns() - self._arrived_ns[session_id]) // 1000
             self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
             self.stats.num_proposed += len(proposal.token_ids)
-        self.stats.num_proposals += len(wanting)
-        self._collect_evicted()
+        return answered
 
     def _collect_evicted(self) -> None:
         for session_id in self._proposer.take_evicted():

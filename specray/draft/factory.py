@@ -7,6 +7,7 @@ import torch
 
 from specray.config import CustomDraftConfig, DraftConfig, ModelDraftConfig
 from specray.draft.causal_lm import load_causal_lm
+from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -22,6 +23,8 @@ def make_proposer(config: DraftConfig) -> Proposer:
     """
     if config.method == "model" and config.model is not None:
         return _model_proposer(config.model)
+    if config.method == "hybrid" and config.model is not None:
+        return HybridProposer(PromptLookup(config.prompt_lookup), _model_proposer(config.model))
     if config.method == "custom" and config.custom is not None:
         return _custom_proposer(config.custom)
     return PromptLookup(config.prompt_lookup)

@@ -37,6 +37,9 @@ class Proposer(Protocol):
 
         A session that has nothing to propose gets an empty proposal. Behind a proposal may stand
         those for its outcomes, drafted ahead; see `Proposal.covers_outcomes`. All ids must be open.
+
+        Sessions that take longer may be left out while others are answered: those answers are sent
+        at once, and the sessions left out are asked for again. None at all is no answer to anyone.
         """
         ...
 

@@ -100,7 +100,8 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     loading = loading.model_copy(update={"model_source": resolved})
     target = _changed(args.target, model_loading_config=loading)
     draft = args.draft
-    if args.speculation.max_depth > 0 and draft.method == "model" and draft.model is not None:
+    uses_model = draft.method in ("model", "hybrid")
+    if args.speculation.max_depth > 0 and uses_model and draft.model is not None:
         with _field("draft.model.model"):
             check_same_tokenizer(resolved, draft.model.model)
             model = draft.model.model_copy(update={"model": resolve(draft.model.model)})

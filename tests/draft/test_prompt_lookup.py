@@ -1,5 +1,7 @@
 import random
 
+import pytest
+
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
 from specray.types import Commit, OpenSession, SamplingSettings
@@ -50,9 +52,53 @@ def test_every_hit_of_the_next_lookup_was_drafted_ahead() -> None:
     assert num_hits > 100
 
 
-def test_nothing_is_drafted_ahead_where_outcomes_cannot_be_listed() -> None:
+def test_not_all_outcomes_can_be_listed_where_one_token_is_a_match() -> None:
     proposer = PromptLookup(PromptLookupConfig(min_ngram=1, max_ngram=4))
     proposer.open(OpenSession(1, (5, 6, 5), 3, SamplingSettings(), depth=2))
     proposer.commit(Commit(1, 3, (6,), depth=2, sent_at_ns=0))
-    (proposal,) = proposer.propose([1])
-    assert not proposal.covers_outcomes
+    proposals = proposer.propose([1])
+    assert len(proposals) > 1
+    assert not any(proposal.covers_outcomes for proposal in proposals)
+
+
+def answered(proposer: PromptLookup, session_id: int, answer: tuple[int, ...]) -> None:
+    """A request is opened, answered and closed."""
+    proposer.open(OpenSession(session_id, (90, 91, 92), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(session_id, 3, answer, depth=2, sent_at_ns=0))
+    proposer.close(session_id)
+
+
+@pytest.mark.parametrize(("shared_tokens", "expected"), [(0, ()), (100, (7, 8))])
+def test_earlier_answers_are_looked_up_only_if_asked_for(
+    shared_tokens: int, expected: tuple[int, ...]
+) -> None:
+    proposer = PromptLookup(PromptLookupConfig(shared_tokens=shared_tokens))
+    answered(proposer, 1, (5, 6, 7, 8))
+    proposer.open(OpenSession(2, (1, 2, 5), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(2, 3, (6,), depth=2, sent_at_ns=0))
+    now, *_ = proposer.propose([2])
+    assert now.token_ids == expected
+    assert now.covers_outcomes == (not shared_tokens)
+
+
+def test_prompts_are_never_shared() -> None:
+    proposer = PromptLookup(PromptLookupConfig(shared_tokens=100))
+    answered(proposer, 1, (5, 6))
+    proposer.open(OpenSession(2, (1, 2, 90), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(2, 3, (91,), depth=2, sent_at_ns=0))
+    assert proposer.propose([2])[0].token_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [((4, 60, 61, 1, 2, 3), 70), ((2, 3, 4, 60, 61, 1, 2, 3), 60)],
+    ids=["one token of its own against four", "three against four"],
+)
+def test_the_likelier_of_two_sources_is_believed(prompt: tuple[int, ...], expected: int) -> None:
+    proposer = PromptLookup(PromptLookupConfig(min_ngram=1, shared_tokens=100))
+    answered(proposer, 1, (1, 2, 3, 4, 70, 71))
+    proposer.open(OpenSession(2, prompt, len(prompt), SamplingSettings(), depth=1))
+    proposer.commit(Commit(2, len(prompt), (4,), depth=1, sent_at_ns=0))
+    found = proposer.look_up(2)
+    assert found.token_ids == (expected,)
+    assert found.expected_length == found.rates[0]

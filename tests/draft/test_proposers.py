@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from specray.config import ModelDraftConfig, PromptLookupConfig
 from specray.draft.causal_lm import CausalLm
+from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -36,7 +37,11 @@ def translated(llama: PreTrainedModel) -> Proposer:
     return TranslatedProposer(model(llama), translation)
 
 
-@pytest.fixture(params=[lookup, model, translated])
+def hybrid(llama: PreTrainedModel) -> Proposer:
+    return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4)), model(llama))
+
+
+@pytest.fixture(params=[lookup, model, translated, hybrid])
 def proposer(request: pytest.FixtureRequest, llama: PreTrainedModel) -> Proposer:
     make: Callable[[PreTrainedModel], Proposer] = request.param
     return make(llama)
@@ -53,8 +58,9 @@ def commit(session_id: int, token_ids: tuple[int, ...] = (3,), depth: int = 3) -
 def answers(proposer: Proposer, session_ids: list[int]) -> list[Proposal]:
     """The proposals for the sessions as they are now, without those drafted ahead."""
     answers: dict[int, Proposal] = {}
-    for proposal in proposer.propose(session_ids):
-        answers.setdefault(proposal.session_id, proposal)
+    while waiting := [i for i in session_ids if i not in answers]:
+        for proposal in proposer.propose(waiting):
+            answers.setdefault(proposal.session_id, proposal)
     return list(answers.values())
 
 

@@ -1,0 +1,169 @@
+"""Two sources in one draft: copies where the text repeats itself, a model for the rest.
+
+Exactness. Which source answers, and where a proposal is cut, depends on what a session's tokens
+make of the look-up and on what earlier commits have taught, never on a token that was drawn for
+the proposal at hand: the choice is made before the model runs. So every proposal's tokens come
+from the distribution that is verified: a point mass at each looked-up token, or what the model
+ships, and the output keeps the target's distribution.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from specray.control.acceptance import (
+    INITIAL_RATE,
+    AcceptanceRate,
+    request_acceptance,
+    source_acceptance,
+)
+from specray.draft.prompt_lookup import Lookup, PromptLookup
+from specray.draft.proposer import Proposer
+from specray.draft.session import Session
+from specray.draft.survival import expected_length
+from specray.errors import SessionRejectedError
+from specray.types import Commit, OpenSession, Proposal
+
+# A look-up is there at once, mostly before its commit; the target waits for a model. So a copy
+# that is expected to be a little shorter still goes first.
+_HEAD_START = 0.8
+
+
+class _Sent(NamedTuple):
+    """What the model proposed last for a session, until it is known what became of it."""
+
+    position: int
+    token_ids: Sequence[int]
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of a session beyond its tokens."""
+
+    acceptance: AcceptanceRate = field(default_factory=request_acceptance)  # of the model's tokens
+    sent: _Sent | None = None
+    pushed: frozenset[tuple[int, int]] = frozenset()  # outcomes that a look-up has answered ahead
+
+
+class HybridProposer:
+    """Answers each session from the source that is expected to get further.
+
+    Look-ups go out first and the sessions that are left to the model get their answer in the next
+    call, so that nobody waits for a model who does not need it. Outcomes for which a look-up
+    would be chosen are drafted ahead, whoever answers now. They never cover all outcomes: where
+    there is none, the model's answer follows.
+    """
+
+    def __init__(self, lookup: PromptLookup, model: Proposer) -> None:
+        self._lookup = lookup
+        self._model = model
+        self._states: dict[int, _State] = {}
+        # Of the model, apart for greedy and sampled requests.
+        self._rates: dict[bool, AcceptanceRate] = defaultdict(source_acceptance)
+
+    def open(self, session: OpenSession) -> None:
+        """Opens the session with both; raises SessionRejectedError when either can't hold it."""
+        self.close(session.session_id)
+        self._lookup.open(session)
+        self._states[session.session_id] = _State()
+        try:
+            self._model.open(session)
+        except SessionRejectedError:
+            self.close(session.session_id)
+            raise
+
+    def commit(self, commit: Commit) -> None:
+        """Tells both, and learns how the model did; raises SessionRejectedError as they do.
+
+        The model only notes the tokens and computes them when it is next asked.
+        """
+        try:
+            self._model.commit(commit)
+            self._lookup.commit(commit)
+        except SessionRejectedError:
+            self.close(commit.session_id)
+            raise
+        self._learn(commit)
+
+    def close(self, session_id: int) -> None:
+        """Forgets the session."""
+        self._lookup.close(session_id)
+        self._model.close(session_id)
+        self._states.pop(session_id, None)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        """Answers those sessions that a look-up serves, or, if there are none, all from the model.
+
+        Behind each answer stand the look-ups for its outcomes.
+        """
+        proposals = [
+            proposal
+            for session_id in session_ids
+            if (lookup := self._chosen(session_id)) is not None
+            for proposal in self._with_outcomes(self._lookup.proposal(session_id, lookup))
+        ]
+        return proposals or self._ask_model(session_ids)
+
+    def take_evicted(self) -> list[int]:
+        """Sessions that the model has dropped since the last call."""
+        evicted = self._model.take_evicted()
+        for session_id in evicted:
+            self.close(session_id)
+        return evicted
+
+    def _ask_model(self, session_ids: Sequence[int]) -> list[Proposal]:
+        answers = []
+        for proposal in self._model.propose(session_ids):
+            session_id = proposal.session_id
+            self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
+            if not proposal.token_ids:  # no room for the model: a look-up is better than nothing
+                proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
+            answers += self._with_outcomes(proposal)
+        return answers
+
+    def _chosen(self, session_id: int) -> Lookup | None:
+        """The look-up, if it is to answer; also where it has already done so ahead."""
+        session = self._lookup.session(session_id)
+        lookup = self._lookup.look_up(session_id)
+        end = (len(session), session.token_ids[-1])
+        if session.depth == 0 or end in self._states[session_id].pushed:
+            return lookup
+        if lookup.token_ids and lookup.expected_length >= self._least_length(session):
+            return lookup
+        return None
+
+    def _with_outcomes(self, proposal: Proposal) -> list[Proposal]:
+        session_id = proposal.session_id
+        session = self._lookup.session(session_id)
+        if session.depth == 0:
+            return [proposal]
+        least_length = self._least_length(session)
+        ahead = list(self._lookup.ahead(session_id, proposal.token_ids, least_length))
+        outcomes = frozenset((after.position, after.last_token_id) for after in ahead)
+        self._states[session_id].pushed = outcomes
+        return [proposal, *ahead]
+
+    def _least_length(self, session: Session) -> float:
+        """What a look-up must promise to be preferred to the model."""
+        prior = self._rates[session.sampling.is_greedy].rate(INITIAL_RATE)
+        rate = self._states[session.session_id].acceptance.rate(prior)
+        return _HEAD_START * expected_length([rate] * session.depth)
+
+    def _learn(self, commit: Commit) -> None:
+        """Compares what the model proposed with what was committed.
+
+        A target may verify fewer tokens than it was sent. For greedy requests that makes no
+        difference: the committed tokens show what each would have been. For sampled ones the last
+        committed token may differ only because nothing was verified there, which counts a little
+        against the model.
+        """
+        state = self._states[commit.session_id]
+        sent, state.sent = state.sent, None
+        if sent is None or sent.position != commit.position:
+            return
+        pairs = list(zip(sent.token_ids, commit.token_ids, strict=False))
+        num_agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        is_greedy = self._lookup.session(commit.session_id).sampling.is_greedy
+        for acceptance in (state.acceptance, self._rates[is_greedy]):
+            acceptance.observe(len(pairs), num_agreed)

@@ -1,0 +1,341 @@
+"""Which source answers, what is drafted ahead, and that the output stays the target's."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specray.config import ModelDraftConfig, PromptLookupConfig
+from specray.draft.causal_lm import CausalLm
+from specray.draft.hybrid import HybridProposer
+from specray.draft.model import ModelProposer
+from specray.draft.prompt_lookup import PromptLookup
+from specray.draft.session import Session, unknown_session
+from specray.errors import SessionRejectedError
+from specray.sampling.reference import verify
+from specray.types import (
+    Commit,
+    OpenSession,
+    Proposal,
+    SamplingSettings,
+    TruncatedDistributions,
+)
+from tests.target.distributions import chi_square
+
+GREEDY = SamplingSettings()
+SAMPLED = SamplingSettings(temperature=1.0)
+REPETITIVE = (1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5)
+FRESH = (11, 12, 13, 14, 15, 16)
+
+
+class Scripted:
+    """Stands in for a model: proposes the same tokens to everyone, and keeps count of who asked."""
+
+    def __init__(self, token_ids: Sequence[int] = (7, 8, 9)) -> None:
+        self.token_ids = token_ids
+        self.asked: list[list[int]] = []
+        self.evicted: list[int] = []
+        self._sessions: dict[int, Session] = {}
+
+    def open(self, session: OpenSession) -> None:
+        if 99 in session.token_ids:
+            raise SessionRejectedError("no such token")
+        self._sessions[session.session_id] = Session(session)
+
+    def commit(self, commit: Commit) -> None:
+        if commit.session_id not in self._sessions:
+            raise unknown_session(commit.session_id)
+        self._sessions[commit.session_id].extend(commit)
+
+    def close(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        self.asked.append(list(session_ids))
+        sessions = [self._sessions[session_id] for session_id in session_ids]
+        return [s.proposal(self.token_ids[: s.depth], "model") for s in sessions]
+
+    def take_evicted(self) -> list[int]:
+        evicted, self.evicted = self.evicted, []
+        for session_id in evicted:
+            self.close(session_id)
+        return evicted
+
+
+def hybrid(model: object, min_ngram: int = 2) -> HybridProposer:
+    return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=min_ngram)), model)
+
+
+def opened(session_id: int, tokens: tuple[int, ...], sampling: SamplingSettings = GREEDY):
+    return OpenSession(session_id, tokens, len(tokens), sampling, depth=3)
+
+
+def begin(proposer: HybridProposer, session_id: int, tokens: tuple[int, ...], depth: int = 3):
+    """Opens with all but the last token and commits that one."""
+    proposer.open(opened(session_id, tokens[:-1]))
+    proposer.commit(Commit(session_id, len(tokens) - 1, tokens[-1:], depth, sent_at_ns=5))
+
+
+def now(proposals: Sequence[Proposal]) -> Proposal:
+    return proposals[0]
+
+
+def test_a_long_copy_is_looked_up_and_the_model_is_not_asked() -> None:
+    model = Scripted()
+    proposer = hybrid(model)
+    begin(proposer, 1, REPETITIVE)
+
+    answer = now(proposer.propose([1]))
+
+    assert (answer.source, answer.token_ids) == ("prompt_lookup", (1, 2, 3))
+    assert (answer.position, answer.last_token_id) == (len(REPETITIVE), 5)
+    assert answer.commit_sent_at_ns == 5
+    assert model.asked == []
+
+
+def test_the_model_answers_where_there_is_nothing_to_copy() -> None:
+    proposer = hybrid(Scripted())
+    begin(proposer, 1, FRESH)
+
+    (answer,) = proposer.propose([1])
+
+    assert (answer.source, answer.token_ids) == ("model", (7, 8, 9))
+
+
+def test_sessions_with_a_copy_do_not_wait_for_the_model() -> None:
+    model = Scripted()
+    proposer = hybrid(model)
+    begin(proposer, 1, FRESH)
+    begin(proposer, 2, REPETITIVE)
+
+    first = proposer.propose([1, 2])
+    assert {proposal.session_id for proposal in first} == {2}
+    assert model.asked == []
+
+    second = proposer.propose([1])
+    assert [(proposal.session_id, proposal.source) for proposal in second] == [(1, "model")]
+
+
+def test_nobody_is_asked_for_a_session_that_wants_nothing() -> None:
+    model = Scripted()
+    proposer = hybrid(model)
+    begin(proposer, 1, FRESH, depth=0)
+
+    (answer,) = proposer.propose([1])
+
+    assert answer.token_ids == ()
+    assert model.asked == []
+
+
+def test_outcomes_with_a_long_copy_are_drafted_ahead_whoever_answers() -> None:
+    model = Scripted((1, 2, 3))
+    proposer = hybrid(model)
+    begin(proposer, 1, (1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 20, 21))
+
+    answer, *ahead = proposer.propose([1])
+
+    assert (answer.source, answer.token_ids) == ("model", (1, 2, 3))
+    assert {proposal.source for proposal in ahead} == {"prompt_lookup"}
+    # After all three are accepted and 4 is added, "1 2 3 4" has been seen: 5 and 6 follow.
+    last = next(p for p in ahead if p.position == 14 + 4)
+    assert (last.last_token_id, last.token_ids[:2]) == (4, (5, 6))
+    assert not any(proposal.covers_outcomes for proposal in (answer, *ahead))
+
+    proposer.commit(Commit(1, 14, (1, 2, 3, 4), 3, sent_at_ns=6))
+    assert now(proposer.propose([1])).source == "prompt_lookup"
+    assert len(model.asked) == 1
+
+
+def test_what_was_sent_ahead_is_not_drafted_again() -> None:
+    """Even if the model has become the better choice meanwhile: the target has its proposal."""
+    model = Scripted((1, 2, 3))
+    proposer = hybrid(model)
+    begin(proposer, 1, (1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 20, 21))
+    _, *ahead = proposer.propose([1])
+    short = next(p for p in ahead if p.position == 14 + 3)
+    assert short.last_token_id == 3
+    for other in range(2, 60):  # the model's tokens are always right
+        begin(proposer, other, (*FRESH, 30 + other))
+        proposer.propose([other])
+        proposer.commit(Commit(other, len(FRESH) + 1, (1, 2, 3), 3, sent_at_ns=0))
+
+    proposer.commit(Commit(1, 14, (1, 2, 3), 3, sent_at_ns=6))
+
+    assert now(proposer.propose([1])).source == "prompt_lookup"
+
+
+def test_a_model_that_is_always_right_is_preferred_to_a_short_copy() -> None:
+    short_copy = (50, 51, 52, 53, 60, 61, 50, 51)
+    trusted, doubted = hybrid(Scripted((1, 2, 3))), hybrid(Scripted((7, 8, 9)))
+    for proposer in (trusted, doubted):
+        for session_id in range(2, 60):
+            begin(proposer, session_id, (*FRESH, 30))
+            proposer.propose([session_id])
+            proposer.commit(Commit(session_id, len(FRESH) + 1, (1, 2, 3), 3, sent_at_ns=0))
+        begin(proposer, 1, short_copy)
+
+    assert now(trusted.propose([1])).source == "model"
+    assert now(doubted.propose([1])).source == "prompt_lookup"
+
+
+def test_a_look_up_steps_in_where_the_model_has_no_room() -> None:
+    proposer = hybrid(Scripted(()), min_ngram=1)
+    begin(proposer, 1, (50, 51, 60, 50))
+
+    answer = now(proposer.propose([1]))
+
+    assert (answer.source, answer.token_ids) == ("prompt_lookup", (51, 60, 50))
+
+
+def test_a_session_that_one_source_refuses_is_gone_from_both() -> None:
+    proposer = hybrid(Scripted())
+    with pytest.raises(SessionRejectedError, match="no such token"):
+        proposer.open(opened(1, (1, 99)))
+    with pytest.raises(SessionRejectedError, match="not open"):
+        proposer.commit(Commit(1, 2, (3,), 3, sent_at_ns=0))
+
+
+def test_a_session_that_the_model_evicts_is_gone_from_both() -> None:
+    model = Scripted()
+    proposer = hybrid(model)
+    begin(proposer, 1, REPETITIVE)
+    model.evicted = [1]
+
+    assert proposer.take_evicted() == [1]
+    with pytest.raises(SessionRejectedError, match="not open"):
+        proposer.commit(Commit(1, len(REPETITIVE), (1,), 3, sent_at_ns=0))
+
+
+def test_the_model_catches_up_with_what_was_copied(llama: PreTrainedModel) -> None:
+    """After commits that look-ups answered, the model says what it would have said anyway."""
+
+    def real_model() -> ModelProposer:
+        config = ModelDraftConfig(model="tiny", max_tokens=1024)
+        return ModelProposer(CausalLm(llama), config, torch.Generator())
+
+    proposer, alone = hybrid(real_model()), real_model()
+    begin(proposer, 1, REPETITIVE)
+    length = len(REPETITIVE)
+    for token_ids in ((1, 2, 3, 4), (5, 1, 2, 3), (4, 5)):
+        assert now(proposer.propose([1])).source == "prompt_lookup"
+        proposer.commit(Commit(1, length, token_ids, 3, sent_at_ns=0))
+        length += len(token_ids)
+    proposer.commit(Commit(1, length, (70, 71), 3, sent_at_ns=0))
+    answer = now(proposer.propose([1]))
+
+    alone.open(opened(1, (*REPETITIVE, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 70)))
+    alone.commit(Commit(1, length + 1, (71,), 3, sent_at_ns=0))
+    (expected,) = alone.propose([1])
+    assert answer.source == "model"
+    assert answer.token_ids == expected.token_ids
+
+
+# Losslessness: a language of three tokens, where each text's probability is known.
+
+ALPHA = 1e-4  # chance that an exact hybrid fails, were its seed not fixed
+NUM_TOKENS = 3  # of the vocabulary
+NUM_ANSWERS = 4000
+LENGTH = 5  # tokens of an answer that are counted
+_SETTING = np.random.default_rng(3)
+P = _SETTING.dirichlet(np.full(NUM_TOKENS, 0.8), size=(NUM_TOKENS, NUM_TOKENS))  # by the last two
+Q = _SETTING.dirichlet(np.full(NUM_TOKENS, 1.0), size=NUM_TOKENS)  # by the last
+
+
+def likely_text(length: int) -> tuple[int, ...]:
+    """Always the most likely token, so that it is worth copying."""
+    text = [0, 1]
+    while len(text) < length:
+        text.append(int(P[text[-2], text[-1]].argmax()))
+    return tuple(text)
+
+
+PROMPT = likely_text(14)
+
+
+class Drawing(Scripted):
+    """Draws from `Q` and ships it."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return [self._draw(self._sessions[session_id]) for session_id in session_ids]
+
+    def _draw(self, session: Session) -> Proposal:
+        token_ids, rows, last = [], [], session.token_ids[-1]
+        for _ in range(session.depth):
+            rows.append(Q[last].astype(np.float32))
+            exact = rows[-1].astype(float)
+            last = int(self._rng.choice(NUM_TOKENS, p=exact / exact.sum()))
+            token_ids.append(last)
+        ids = np.tile(np.arange(NUM_TOKENS, dtype=np.int32), (session.depth, 1))
+        return session.proposal(token_ids, "model", TruncatedDistributions(ids, np.stack(rows)))
+
+
+class Peeking(HybridProposer):
+    """Breaks the rule: prefers the copy when the model has drawn another token."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        (session_id,) = session_ids
+        (drawn,) = self._model.propose(session_ids)
+        copied = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
+        return [copied if copied.token_ids[:1] != drawn.token_ids[:1] else drawn]
+
+
+def answer(
+    proposer: HybridProposer, session_id: int, used: Counter[str], rng: np.random.Generator
+) -> tuple[int, ...]:
+    """A target that verifies what was proposed, ahead of time or now."""
+    text = list(PROMPT)
+    added = (int(rng.choice(NUM_TOKENS, p=P[text[-2], text[-1]])),)
+    waiting: dict[tuple[int, int], Proposal] = {}
+    proposer.open(opened(session_id, PROMPT, SAMPLED))
+    while True:
+        proposer.commit(Commit(session_id, len(text), added, 2, sent_at_ns=0))
+        text += added
+        if len(text) >= len(PROMPT) + LENGTH:
+            proposer.close(session_id)
+            return tuple(text[len(PROMPT) :][:LENGTH])
+        sent = proposer.propose([session_id])
+        proposal = waiting.get((len(text), text[-1]), sent[0])
+        used[proposal.source + (" ahead" if proposal is not sent[0] else "")] += 1
+        waiting = {(p.position, p.last_token_id): p for p in sent[1:]}
+        context = [*text, *proposal.token_ids]
+        rows = np.array(
+            [P[context[i - 2], context[i - 1]] for i in range(len(text), len(context) + 1)]
+        )
+        added = verify(rows, proposal.token_ids, proposal.distributions, rng).token_ids
+
+
+def p_value(proposer: HybridProposer, used: Counter[str], rng: np.random.Generator) -> float:
+    """Chi-square of the first tokens of many answers against the target's probabilities."""
+    counts = Counter(answer(proposer, i, used, rng) for i in range(NUM_ANSWERS))
+    texts = list(product(range(NUM_TOKENS), repeat=LENGTH))
+    expected = [NUM_ANSWERS * probability(text) for text in texts]
+    return chi_square(np.array([counts[text] for text in texts]), np.array(expected))
+
+
+def probability(text: Sequence[int]) -> float:
+    context = [*PROMPT[-2:], *text]
+    return float(np.prod([P[tuple(context[i : i + 3])] for i in range(LENGTH)]))
+
+
+def test_sampled_output_has_the_targets_distribution() -> None:
+    used: Counter[str] = Counter()
+    rng = np.random.default_rng(4)
+
+    assert p_value(hybrid(Drawing(rng)), used, rng) > ALPHA
+    assert min(used["model"], used["prompt_lookup"], used["prompt_lookup ahead"]) > 300
+
+
+def test_a_choice_by_the_drawn_token_would_show() -> None:
+    """The power of the test above."""
+    rng = np.random.default_rng(5)
+    proposer = Peeking(PromptLookup(PromptLookupConfig(min_ngram=1)), Drawing(rng))
+
+    assert p_value(proposer, Counter(), rng) < ALPHA**2
