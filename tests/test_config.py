@@ -64,7 +64,9 @@ def test_live_settings_replace_those_of_the_start_within_its_depth(
         (ModelDraftConfig, {}),
         (CustomDraftConfig, {"import_path": "no_class"}),
         (CustomDraftConfig, {"import_path": "module:Class()"}),
+        (PromptLookupConfig, {"shared_tokens": -1}),
         (DraftConfig, {"method": "model"}),
+        (DraftConfig, {"method": "hybrid"}),
         (DraftConfig, {"method": "custom"}),
     ],
 )

@@ -11,7 +11,7 @@ from specray.errors import StartupError
 from specray.types import Commit, OpenSession, SamplingSettings, SessionFrame
 
 _WARM_UP_SESSION = 0  # the engine's ids start at 1
-_WARM_UP_TOKENS = (0,) * 16
+_WARM_UP_TOKENS = tuple(range(16))  # nothing to copy, so that a hybrid asks its model
 
 
 class DraftService:
@@ -35,7 +35,9 @@ class DraftService:
             self._proposer.open(
                 OpenSession(_WARM_UP_SESSION, _WARM_UP_TOKENS, num_tokens, sampling, depth=2)
             )
-            self._proposer.commit(Commit(_WARM_UP_SESSION, num_tokens, (0,), 2, sent_at_ns=0))
+            self._proposer.commit(
+                Commit(_WARM_UP_SESSION, num_tokens, (num_tokens,), 2, sent_at_ns=0)
+            )
             self._proposer.propose([_WARM_UP_SESSION])
             self._proposer.close(_WARM_UP_SESSION)
 

@@ -14,6 +14,7 @@ from specray.draft.causal_lm import CausalLm
 from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
+from specray.draft.service import DraftService
 from specray.draft.session import Session, unknown_session
 from specray.errors import SessionRejectedError
 from specray.sampling.reference import verify
@@ -129,6 +130,15 @@ def test_nobody_is_asked_for_a_session_that_wants_nothing() -> None:
 
     assert answer.token_ids == ()
     assert model.asked == []
+
+
+@pytest.mark.parametrize("min_ngram", [1, 2])
+def test_warming_up_asks_the_model(min_ngram: int) -> None:
+    model = Scripted()
+
+    DraftService(hybrid(model, min_ngram)).warm_up()
+
+    assert len(model.asked) == 2
 
 
 def test_outcomes_with_a_long_copy_are_drafted_ahead_whoever_answers() -> None:

@@ -50,6 +50,8 @@ class ScriptedProposer:
         self.evicted: list[int] = []
         self.rejected_tokens: set[int] = set()
         self.error: Exception | None = None
+        self.at_once: set[int] = set()  # sessions that are answered before all others
+        self.at_least = 1
 
     def open(self, session: OpenSession) -> None:
         self._called("open", session.session_id)
@@ -72,7 +74,9 @@ class ScriptedProposer:
         self._called("propose", *session_ids)
         if self.error is not None:
             raise self.error
-        return [self._proposal(self.depths[i], self.sessions[i]) for i in session_ids]
+        first = [i for i in session_ids if i in self.at_once]
+        answered = first if first or not self.at_least else session_ids
+        return [self._proposal(self.depths[i], self.sessions[i]) for i in answered]
 
     def take_evicted(self) -> list[int]:
         evicted, self.evicted = self.evicted, []
@@ -167,6 +171,36 @@ def test_all_waiting_sessions_are_drafted_in_one_batch(
     assert proposer.next_call() == ("propose", 2)
     assert first.next_frame().proposals[0].session_id == 1
     assert second.next_frame().proposals[0].session_id == 1
+
+
+def test_who_is_answered_early_is_not_held_up_by_the_others(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router = Router()
+    service.received(router, frame_of(opened(1), opened(2), opened(3)))
+    for _ in range(3):
+        assert proposer.next_call() == ("open", 1)
+    proposer.at_once = {2}
+    service.received(router, frame_of(commit(1), commit(2), commit(3)))
+
+    first, second = router.next_frame(), router.next_frame()
+
+    assert [proposal.session_id for proposal in first.proposals] == [2]
+    assert [proposal.session_id for proposal in second.proposals] == [1, 3]
+    assert service.stats().num_proposals == 3
+
+
+def test_a_proposer_without_an_answer_is_not_asked_for_ever(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router = Router()
+    proposer.at_once, proposer.at_least = {2}, 0
+    service.received(router, frame_of(opened(1), commit(1)))
+    assert proposer.next_call() == ("open", 1)
+    assert proposer.next_call() == ("propose", 1)
+    service.received(router, frame_of(opened(2), commit(2)))
+
+    assert [proposal.session_id for proposal in router.next_frame().proposals] == [2]
 
 
 def test_of_several_commits_only_the_last_is_answered(

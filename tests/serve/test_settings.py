@@ -172,9 +172,12 @@ def test_a_split_that_is_no_number_is_refused(args: dict[str, Any], degree: Any)
         parse(args)
 
 
-def test_a_draft_with_another_tokenizer_is_refused(args: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["model", "hybrid"])
+def test_a_draft_with_another_tokenizer_is_refused(
+    args: dict[str, Any], tmp_path: Path, method: str
+) -> None:
     other = save_model(tmp_path / "other", ("<unk>", "b", "a"))
-    args["draft"] = {"method": "model", "model": {"model": other}}
+    args["draft"] = {"method": method, "model": {"model": other}}
 
     with pytest.raises(
         InvalidConfigError, match=r"^draft\.model\.model .*id 1 is 'a'.*'b'.*name a draft of"
