@@ -14,9 +14,9 @@ Context = list[int]
 
 
 class Guess(NamedTuple):
-    """A token that may come next, and what speaks for it."""
+    """What may come next, and what speaks for it."""
 
-    token_id: int
+    position: int  # of the latest place where the likely token followed the suffix
     match_length: int  # tokens of the longest suffix that had been followed by something
     share: float  # of these times, in (0, 1], how often it was this token
 
@@ -25,8 +25,10 @@ class NgramIndex:
     """Continues a sequence from its own past.
 
     The longest suffix (of `max_ngram` down to `min_ngram` tokens) that occurred before wins.
-    Among the tokens that followed it, the most frequent wins, ties to the most recent. N-grams
-    are keyed by hash: a collision costs a wrong guess, nothing else.
+    Among the tokens that followed it, the most frequent wins, ties to the most recent; what is
+    copied is the text from that token's latest occurrence after the suffix. (To look each token
+    up anew gets no further and takes three times as long.) N-grams are keyed by hash: a collision
+    costs a wrong guess, nothing else.
 
     Append and lookup take O(max_ngram); memory is at most 2 * max_ngram entries a token.
     """
@@ -69,7 +71,7 @@ class NgramIndex:
         return [0, *(hash((suffix, token_id)) for suffix in context[: self._max_ngram])]
 
     def guess(self, context: Context) -> Guess | None:
-        """The token that may come next; None when no suffix has a match.
+        """Where what may come next stands; None when no suffix has a match.
 
         Args:
             context: made by this index, or by one of the same `max_ngram`.
@@ -78,8 +80,14 @@ class NgramIndex:
             entry = self._best[size - self._min_ngram].get(context[size])
             if entry is not None:
                 share = (entry >> _BITS & _MASK) / (entry >> 2 * _BITS)
-                return Guess(self._token_ids[entry & _MASK], size, share)
+                return Guess(entry & _MASK, size, share)
         return None
+
+    def copy(self, position: int, depth: int) -> list[int]:
+        """Tokens from a position on, running on into the copy itself: a loop stays a loop."""
+        period = self._token_ids[position : position + depth]
+        repeats = -(-depth // len(period))
+        return (period * repeats)[:depth]
 
     def successors(self, token_id: int, most: int) -> list[int]:
         """The tokens that have followed a token, the latest first, at most so many.

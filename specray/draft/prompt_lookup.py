@@ -5,11 +5,10 @@ Prompt lookup decoding (A. Saxena, 2023), with counts over all matches.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import NamedTuple
 
 from specray.config import PromptLookupConfig
-from specray.draft.ngram_index import Context, NgramIndex
+from specray.draft.ngram_index import Context, Guess, NgramIndex
 from specray.draft.session import Session, unknown_session
 from specray.draft.shared_index import SharedIndex
 from specray.draft.survival import (
@@ -36,44 +35,15 @@ class Lookup(NamedTuple):
         return expected_length(self.rates)
 
 
-class _Origin(NamedTuple):
-    """Where guesses come from, and what they are worth."""
-
-    text: NgramIndex | SharedIndex
-    survival: SurvivalTable
+_NOTHING = Lookup((), ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     session: Session
     index: NgramIndex  # of the session's tokens
-    origins: tuple[_Origin, ...]
+    survival: SurvivalTable
     num_prompt_tokens: int
-
-    def look_up(self, context: Context) -> Lookup:
-        """Token by token the guess that is most likely to be right, each behind the last."""
-        token_ids: list[int] = []
-        rates: list[float] = []
-        while len(token_ids) < self.session.depth and (guesses := self._guesses(context)):
-            rate, token_id = max(guesses, key=itemgetter(0))
-            token_ids.append(token_id)
-            rates.append(rate)
-            context = self.index.beyond(context, token_id)
-        return Lookup(tuple(token_ids), tuple(rates))
-
-    def extend(self, token_id: int) -> None:
-        for text, survival in self.origins:
-            guess = text.guess(self.index.end)
-            if guess is not None:
-                survival.observe(guess, token_id)
-        self.index.extend((token_id,))
-
-    def _guesses(self, context: Context) -> list[tuple[float, int]]:
-        return [
-            (survival.rate(guess), guess.token_id)
-            for text, survival in self.origins
-            if (guess := text.guess(context)) is not None
-        ]
 
 
 class PromptLookup:
@@ -94,13 +64,11 @@ class PromptLookup:
     def open(self, session: OpenSession) -> None:
         """Indexes the session's tokens; raises SessionRejectedError when there are none."""
         self.close(session.session_id)
-        opened = Session(session)
-        index = NgramIndex(self._config.min_ngram, self._config.max_ngram, session.token_ids)
-        origins = [_Origin(index, self._survival.table(session.sampling))]
-        if self._shared is not None:
-            origins.append(_Origin(self._shared, self._shared_survival.table(session.sampling)))
         self._entries[session.session_id] = _Entry(
-            opened, index, tuple(origins), session.num_prompt_tokens
+            Session(session),
+            NgramIndex(self._config.min_ngram, self._config.max_ngram, session.token_ids),
+            self._survival.table(session.sampling),
+            session.num_prompt_tokens,
         )
 
     def commit(self, commit: Commit) -> None:
@@ -110,7 +78,9 @@ class PromptLookup:
             raise unknown_session(commit.session_id)
         entry.session.extend(commit)
         for token_id in commit.token_ids:
-            entry.extend(token_id)
+            for index, guess, survival in self._guesses(entry, entry.index.end):
+                survival.observe(guess, is_right=index.copy(guess.position, 1) == [token_id])
+            entry.index.extend((token_id,))
         self._entries[commit.session_id] = entry
 
     def close(self, session_id: int) -> None:
@@ -137,7 +107,7 @@ class PromptLookup:
     def look_up(self, session_id: int) -> Lookup:
         """What the session's text proposes."""
         entry = self._entries[session_id]
-        return entry.look_up(entry.index.end)
+        return self._look_up(entry, entry.index.end)
 
     def proposal(self, session_id: int, lookup: Lookup) -> Proposal:
         """A look-up behind the session as it is now, to be sent."""
@@ -161,13 +131,34 @@ class PromptLookup:
         context, last = index.end, session.token_ids[-1]
         for position, accepted in enumerate((*token_ids, None), start=len(session) + 1):
             for added in index.successors(last, _MOST_OUTCOMES):
-                following = entry.look_up(index.beyond(context, added))
+                following = self._look_up(entry, index.beyond(context, added))
                 if following.token_ids and following.expected_length >= min_length:
                     yield Proposal(
                         session_id, position, added, following.token_ids, "prompt_lookup"
                     )
             if accepted is not None:
                 context, last = index.beyond(context, accepted), accepted
+
+    def _look_up(self, entry: _Entry, context: Context) -> Lookup:
+        """The copy that is expected to get furthest."""
+        depth = entry.session.depth
+        best, best_length = _NOTHING, 0.0
+        for index, guess, survival in self._guesses(entry, context):
+            rates = survival.rates(guess, depth)
+            length = expected_length(rates)
+            if length > best_length:
+                best = Lookup(tuple(index.copy(guess.position, depth)), tuple(rates))
+                best_length = length
+        return best
+
+    def _guesses(
+        self, entry: _Entry, context: Context
+    ) -> Iterator[tuple[NgramIndex, Guess, SurvivalTable]]:
+        own = entry.index.guess(context)
+        if own is not None:
+            yield entry.index, own, entry.survival
+        if self._shared is not None and (shared := self._shared.guess(context)) is not None:
+            yield *shared, self._shared_survival.table(entry.session.sampling)
 
     def _propose(self, session_id: int) -> list[Proposal]:
         now = self.proposal(session_id, self.look_up(session_id))

@@ -32,9 +32,11 @@ class SharedIndex:
             self._older, self._newer = self._newer, NgramIndex(*self._range)
         self._newer.extend(token_ids)
 
-    def guess(self, context: Context) -> Guess | None:
-        """What followed the longest match; that of the newer answers if both match as long."""
-        newer, older = self._newer.guess(context), self._older.guess(context)
-        if newer is None or older is None:
-            return newer or older
-        return older if older.match_length > newer.match_length else newer
+    def guess(self, context: Context) -> tuple[NgramIndex, Guess] | None:
+        """What followed the longest match, the newer if both match as long, and where it stands."""
+        best: tuple[NgramIndex, Guess] | None = None
+        for index in (self._newer, self._older):
+            guess = index.guess(context)
+            if guess is not None and (best is None or guess.match_length > best[1].match_length):
+                best = index, guess
+        return best

@@ -45,26 +45,30 @@ class SurvivalTable:
     """
 
     def __init__(self, priors: Rates) -> None:
-        self._priors = priors
-        self._rates: dict[tuple[int, bool], AcceptanceRate] = {}
+        self._longest = len(priors)
+        # Entry 2 * length - 1 is for clear guesses, the one before for those among others.
+        self._priors = [prior * part for prior in priors for part in (_TORN, 1.0)]
+        self._learnt = [AcceptanceRate(_FORGETTING, _PRIOR_STRENGTH) for _ in self._priors]
+        self._rates = list(self._priors)
 
-    def observe(self, guess: Guess, token_id: int) -> None:
-        """Learns from the token that came where `guess` would have been proposed."""
-        key = self._key(guess)
-        rate = self._rates.get(key)
-        if rate is None:
-            rate = self._rates[key] = AcceptanceRate(_FORGETTING, _PRIOR_STRENGTH)
-        rate.observe(1, int(guess.token_id == token_id))
+    def observe(self, guess: Guess, is_right: bool) -> None:
+        """Learns whether the token that came is the one that would have been proposed."""
+        entry = self._entry(guess)
+        self._learnt[entry].observe(1, int(is_right))
+        self._rates[entry] = self._learnt[entry].rate(self._priors[entry])
 
-    def rate(self, guess: Guess) -> float:
-        """Probability that the guess is accepted, given that all before it were."""
-        length, is_clear = key = self._key(guess)
-        prior = self._priors[length - 1] * (1.0 if is_clear else _TORN)
-        rate = self._rates.get(key)
-        return prior if rate is None else rate.rate(prior)
+    def rates(self, guess: Guess, depth: int) -> list[float]:
+        """Chance of each token of a copy to be accepted, given that all before it were.
 
-    def _key(self, guess: Guess) -> tuple[int, bool]:
-        return min(guess.match_length, len(self._priors)), guess.share >= _CLEAR_SHARE
+        With each token that is accepted the match is one longer.
+        """
+        entry = self._entry(guess)
+        rates = self._rates[entry::2][:depth]
+        return rates + rates[-1:] * (depth - len(rates))
+
+    def _entry(self, guess: Guess) -> int:
+        length = min(guess.match_length, self._longest)
+        return 2 * length - 1 if guess.share >= _CLEAR_SHARE else 2 * length - 2
 
 
 class Survival:
@@ -76,10 +80,13 @@ class Survival:
 
     def table(self, sampling: SamplingSettings) -> SurvivalTable:
         """The table for requests that are sampled so."""
-        if sampling.is_greedy:
-            return self._tables.setdefault(_GREEDY, SurvivalTable(self._priors.greedy))
         degree = min(round(_STEPS_PER_DEGREE * sampling.temperature), _HOTTEST)
-        return self._tables.setdefault(degree, SurvivalTable(self._priors.sampled))
+        if sampling.is_greedy:
+            degree = _GREEDY
+        if degree not in self._tables:
+            rates = self._priors.greedy if sampling.is_greedy else self._priors.sampled
+            self._tables[degree] = SurvivalTable(rates)
+        return self._tables[degree]
 
 
 def expected_length(rates: Iterable[float]) -> float:

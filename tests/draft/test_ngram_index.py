@@ -16,17 +16,13 @@ def best(text: list[int], context: list[int], min_ngram: int, max_ngram: int) ->
             counts = Counter(text[i] for i in follows)
             latest = {text[i]: i for i in follows}
             winner = max(counts, key=lambda token_id: (counts[token_id], latest[token_id]))
-            return Guess(winner, size, counts[winner] / len(follows))
+            return Guess(latest[winner], size, counts[winner] / len(follows))
     return None
 
 
 def token_ids(index: NgramIndex, depth: int) -> list[int]:
-    """A continuation, each guess behind the last."""
-    context, found = index.end, []
-    while len(found) < depth and (guess := index.guess(context)) is not None:
-        found.append(guess.token_id)
-        context = index.beyond(context, guess.token_id)
-    return found
+    guess = index.guess(index.end)
+    return index.copy(guess.position, depth) if guess is not None else []
 
 
 @given(
