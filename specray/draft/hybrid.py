@@ -25,10 +25,6 @@ from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal
 
-# A look-up is there at once, mostly before its commit; the target waits for a model. So a copy
-# that is expected to be a little shorter still goes first.
-_HEAD_START = 0.8
-
 
 class _Sent(NamedTuple):
     """What the model proposed last for a session, until it is known what became of it."""
@@ -148,7 +144,7 @@ class HybridProposer:
         """What a look-up must promise to be preferred to the model."""
         prior = self._rates[session.sampling.is_greedy].rate(INITIAL_RATE)
         rate = self._states[session.session_id].acceptance.rate(prior)
-        return _HEAD_START * expected_length([rate] * session.depth)
+        return expected_length([rate] * session.depth)
 
     def _learn(self, commit: Commit) -> None:
         """Compares what the model proposed with what was committed.
