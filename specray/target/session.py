@@ -1,5 +1,6 @@
 """What the target keeps about one request that may speculate."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,8 +28,10 @@ class Session:
     max_depth: int  # the request's own cap
     sampling: SamplingSettings
     uses_distributions: bool
-    acceptance: AcceptanceRate = field(default_factory=request_acceptance)
-    source: Source = "prompt_lookup"  # of its latest proposal: the prior of its acceptance
+    acceptances: dict[Source, AcceptanceRate] = field(
+        default_factory=lambda: defaultdict(request_acceptance)
+    )  # a hybrid's copies go further than its model's guesses, or less far
+    source: Source = "prompt_lookup"  # of its latest proposal, and so perhaps of the next
     is_announced: bool = False  # its router's draft has, or will have, its tokens
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     wanted_depth: int = 0

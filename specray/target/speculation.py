@@ -141,7 +141,7 @@ class Speculation:
         """Learn from what a verification accepted."""
         session = self._sessions.get(session_id)
         if session is not None:
-            acceptance = session.acceptance
+            acceptance = session.acceptances[source]
             self._planner.observe_verification(acceptance, source, num_proposed, num_accepted)
         stats = self._stats.sources.setdefault(source, SourceStats())
         stats.num_proposed += num_proposed
@@ -207,7 +207,8 @@ class Speculation:
     def _offer(self, session: Session, num_tokens: int) -> Offer:
         policy = self._streams.policy
         cap = session.cap(policy.max_depth) if policy.is_enabled else 0
-        return Offer(session.acceptance, session.source, min(cap, num_tokens))
+        acceptance = session.acceptances[session.source]
+        return Offer(acceptance, session.source, min(cap, num_tokens))
 
     # Waiting for proposals.
 

@@ -14,7 +14,8 @@ DEPLOYMENTS = {"controller", "draft", "router"}
 
 
 def test_there_are_some() -> None:
-    assert {file.stem for file in FILES} >= {"local", "local-model-draft", "llama70b", "llama405b"}
+    names = {"local", "local-model-draft", "local-hybrid", "llama70b", "llama405b"}
+    assert {file.stem for file in FILES} >= names
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
