@@ -810,3 +810,13 @@ def test_a_departure_of_before_does_not_forget_who_opens_after() -> None:
     world.speculation.flush()
     closes = [session_id for _, frame in world.streams.sent for session_id in frame.closes]
     assert closes == [session.session_id]
+
+
+def test_a_requests_sources_are_learnt_apart(world: World) -> None:
+    session = world.open()
+    for _ in range(20):
+        world.speculation.observe_verification(session.session_id, "prompt_lookup", 5, 5)
+        world.speculation.observe_verification(session.session_id, "model", 5, 0)
+
+    assert session.acceptances["prompt_lookup"].rate(0.5) > 0.9
+    assert session.acceptances["model"].rate(0.5) < 0.2
