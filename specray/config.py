@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from specray.types import SpeculationPolicy
+from specray.types import Source, SpeculationPolicy
 
 MAX_DEPTH = 64  # far beyond what pays; vLLM's rejection sampler takes 128
 MAX_SUPPORT = 256  # of a shipped distribution; the mass beyond is next to nothing
@@ -144,6 +144,14 @@ class LivePolicyConfig(_Settings):
         depth = start.max_depth if self.max_depth is None else min(self.max_depth, start.max_depth)
         wait_ms = start.max_wait_ms if self.max_wait_ms is None else self.max_wait_ms
         return SpeculationPolicy(self.is_enabled, depth, wait_ms)
+
+
+class LiveDraftConfig(_Settings):
+    """`user_config` of the draft deployment, for a hybrid: changes without a restart."""
+
+    sources: tuple[Source, ...] = Field(
+        ("prompt_lookup", "model"), min_length=1, description="Which of its sources may propose."
+    )
 
 
 class TargetPluginConfig(_Settings):

@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
-from specray.config import CustomDraftConfig, DraftConfig, ModelDraftConfig
+from specray.config import CustomDraftConfig, DraftConfig, LiveDraftConfig, ModelDraftConfig
 from specray.draft.causal_lm import load_causal_lm
 from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
@@ -28,6 +29,23 @@ def make_proposer(config: DraftConfig) -> Proposer:
     if config.method == "custom" and config.custom is not None:
         return _custom_proposer(config.custom)
     return PromptLookup(config.prompt_lookup)
+
+
+def reconfigure(proposer: Proposer, user_config: dict[str, Any]) -> None:
+    """Takes over the live settings; from any thread.
+
+    Raises:
+        InvalidConfigError: They are faulty, or the proposer has none.
+    """
+    try:
+        live = LiveDraftConfig.model_validate(user_config)
+    except ValidationError as error:
+        raise InvalidConfigError(f"user_config of the draft: {error}") from None
+    if not isinstance(proposer, HybridProposer):
+        raise InvalidConfigError(
+            "user_config of the draft: only draft.method: hybrid has sources to choose from"
+        )
+    proposer.sources = frozenset(live.sources)
 
 
 def _model_proposer(config: ModelDraftConfig) -> Proposer:

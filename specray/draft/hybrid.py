@@ -23,7 +23,7 @@ from specray.draft.proposer import Proposer
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
-from specray.types import Commit, OpenSession, Proposal
+from specray.types import Commit, OpenSession, Proposal, Source
 
 
 class _Sent(NamedTuple):
@@ -52,6 +52,7 @@ class HybridProposer:
     """
 
     def __init__(self, lookup: PromptLookup, model: Proposer) -> None:
+        self.sources: frozenset[Source] = frozenset(("prompt_lookup", "model"))  # those in use
         self._lookup = lookup
         self._model = model
         self._states: dict[int, _State] = {}
@@ -113,7 +114,8 @@ class HybridProposer:
         for proposal in self._model.propose(session_ids):
             session_id = proposal.session_id
             self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
-            if not proposal.token_ids:  # no room for the model: a look-up is better than nothing
+            if not proposal.token_ids and "prompt_lookup" in self.sources:
+                # No room for the model: a look-up is better than nothing.
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
             answers += self._with_outcomes(proposal)
         return answers
@@ -121,9 +123,15 @@ class HybridProposer:
     def _chosen(self, session_id: int) -> Lookup | None:
         """The look-up, if it is to answer; also where it has already done so ahead."""
         session = self._lookup.session(session_id)
+        if session.depth and "prompt_lookup" not in self.sources:
+            return None
         lookup = self._lookup.look_up(session_id)
         end = (len(session), session.token_ids[-1])
-        if session.depth == 0 or end in self._states[session_id].pushed:
+        if (
+            not session.depth
+            or "model" not in self.sources
+            or end in self._states[session_id].pushed
+        ):
             return lookup
         if lookup.token_ids and lookup.expected_length >= self._least_length(session):
             return lookup
@@ -132,9 +140,9 @@ class HybridProposer:
     def _with_outcomes(self, proposal: Proposal) -> list[Proposal]:
         session_id = proposal.session_id
         session = self._lookup.session(session_id)
-        if session.depth == 0:
+        if not session.depth or "prompt_lookup" not in self.sources:
             return [proposal]
-        least_length = self._least_length(session)
+        least_length = self._least_length(session) if "model" in self.sources else 0.0
         ahead = list(self._lookup.ahead(session_id, proposal.token_ids, least_length))
         outcomes = frozenset((after.position, after.last_token_id) for after in ahead)
         self._states[session_id].pushed = outcomes

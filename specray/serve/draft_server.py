@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+from typing import Any
 
 import torch
 from ray.serve.handle import DeploymentHandle
 
 from specray.config import DraftConfig
-from specray.draft.factory import make_proposer
+from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.service import DraftService
 from specray.serve.membership import Member, beat, listen_address
 from specray.serve.metrics import DraftMetrics
@@ -21,7 +22,8 @@ class DraftServer:
         self, config: DraftConfig, listen_host: str, controller: DeploymentHandle
     ) -> None:
         pin(config.cpus)
-        self._service = DraftService(make_proposer(config))
+        self._proposer = make_proposer(config)
+        self._service = DraftService(self._proposer)
         await asyncio.to_thread(self._service.warm_up)
         self._service.start()
         self._server = serve_draft(self._service, listen_address(listen_host))
@@ -31,6 +33,10 @@ class DraftServer:
         self._heart = asyncio.create_task(
             beat(lambda: controller.heartbeat.remote(self._member), lambda _view: self._publish())
         )
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Take over `user_config`, without a restart; raises InvalidConfigError if it is faulty."""
+        reconfigure(self._proposer, user_config)
 
     def check_health(self) -> None:
         """Raise when the proposer has failed, so that Serve replaces the replica."""

@@ -4,7 +4,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from specray.config import DraftConfig, ModelDraftConfig
-from specray.draft.factory import make_proposer
+from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
@@ -31,3 +31,23 @@ def test_a_missing_model_is_a_config_error(tmp_path: Path) -> None:
     model = ModelDraftConfig(model=str(tmp_path / "none"), device="cpu")
     with pytest.raises(InvalidConfigError):
         make_proposer(DraftConfig(method="model", model=model))
+
+
+def test_a_hybrids_sources_change_while_it_runs(llama: PreTrainedModel, tmp_path: Path) -> None:
+    llama.save_pretrained(tmp_path)
+    model = ModelDraftConfig(model=str(tmp_path), device="cpu", max_tokens=64)
+    proposer = make_proposer(DraftConfig(method="hybrid", model=model))
+    assert isinstance(proposer, HybridProposer)
+
+    reconfigure(proposer, {"sources": ["model"]})
+    assert proposer.sources == {"model"}
+    with pytest.raises(InvalidConfigError, match=r"(?s)user_config of the draft: .*sources"):
+        reconfigure(proposer, {"sources": []})
+    assert proposer.sources == {"model"}
+    reconfigure(proposer, {})
+    assert proposer.sources == {"model", "prompt_lookup"}
+
+
+def test_other_drafts_have_no_sources_to_choose_from() -> None:
+    with pytest.raises(InvalidConfigError, match=r"only draft\.method: hybrid"):
+        reconfigure(make_proposer(DraftConfig()), {"sources": ["model"]})

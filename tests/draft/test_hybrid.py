@@ -192,6 +192,22 @@ def test_a_model_that_is_always_right_is_preferred_to_a_short_copy() -> None:
     assert now(doubted.propose([1])).source == "prompt_lookup"
 
 
+def test_a_source_that_is_switched_off_proposes_nothing() -> None:
+    model = Scripted((1, 2, 3))
+    proposer = hybrid(model)
+    begin(proposer, 1, REPETITIVE)
+    begin(proposer, 2, FRESH)
+
+    proposer.sources = frozenset(["model"])
+    assert [p.source for p in proposer.propose([1, 2])] == ["model", "model"]
+
+    proposer.sources = frozenset(["prompt_lookup"])
+    proposals = proposer.propose([1, 2])
+    assert {p.source for p in proposals} == {"prompt_lookup"}
+    assert {p.session_id for p in proposals} == {1, 2}
+    assert len(model.asked) == 1
+
+
 def test_a_look_up_steps_in_where_the_model_has_no_room() -> None:
     proposer = hybrid(Scripted(()), min_ngram=1)
     begin(proposer, 1, (50, 51, 60, 50))
