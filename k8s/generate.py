@@ -2,7 +2,7 @@
 
 A Serve config of the cluster is a file of deployments/ and what its placement adds.
 
-Run it after a change of either: `python k8s/generate.py`. `make test` tells when that was forgotten.
+Run it after a change of either (`python k8s/generate.py`); a test tells when that was forgotten.
 """
 
 import sys

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,8 @@ def _ray_version() -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_the_base_is_pinned_and_the_user_is_the_manifests_one(file: object) -> None:
-    text = file.read_text()  # type: ignore[attr-defined]
+def test_the_base_is_pinned_and_the_user_is_the_manifests_one(file: Path) -> None:
+    text = file.read_text()
     bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
     users = re.findall(r"^USER (\S+)", text, re.MULTILINE)
 
@@ -30,6 +31,19 @@ def test_the_base_is_pinned_and_the_user_is_the_manifests_one(file: object) -> N
 def test_the_gpu_image_carries_the_ray_of_the_project() -> None:
     text = (K8S / "docker" / "Dockerfile.gpu").read_text()
     assert f"FROM rayproject/ray-llm:{_ray_version()}-" in text
+
+
+def test_the_cpu_image_carries_the_torch_of_the_project() -> None:
+    (pin,) = (pin for pin in PROJECT["dependencies"] if pin.startswith("torch=="))
+    assert f"{pin}+cpu" in (K8S / "docker" / "Dockerfile.cpu").read_text()
+
+
+def test_what_the_images_copy_is_sent_to_the_builder() -> None:
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    for file in FILES:
+        for copied in re.findall(r"^COPY (?:--\S+ )?(.+) \S+$", file.read_text(), re.MULTILINE):
+            assert set(copied.split()) <= sent
+            assert all((ROOT / name).exists() for name in copied.split())
 
 
 @pytest.mark.parametrize("name", ["70b", "405b", "cpu-kind"])
