@@ -1,4 +1,4 @@
-"""The comparison with KubeRay's CRD notices what differs; the CRD here is a small one of our own."""
+"""The comparison with KubeRay's CRD notices what differs; the CRD here is a small one of ours."""
 
 from typing import Any
 
