@@ -1,0 +1,82 @@
+"""Each overlay and each preset of the chart, built by the real tools, passes every check."""
+
+import pytest
+import yaml
+
+from tests.k8s.checks.all import faults
+from tests.k8s.rendering import (
+    CHART,
+    OVERLAYS,
+    Manifest,
+    helm,
+    kustomize,
+    overlay,
+    preset,
+    temporary,
+)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_passes_all_checks(name: str) -> None:
+    assert faults(overlay(name)) == []
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_a_preset_of_the_chart_passes_all_checks(name: str) -> None:
+    assert faults(preset(name)) == []
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_makes_what_the_overlay_makes(name: str) -> None:
+    made = {_key(manifest): _content(manifest) for manifest in preset(name)}
+    expected = {_key(manifest): _content(manifest) for manifest in overlay(name)}
+    del expected[("Namespace", "specray")]  # Helm makes it with --create-namespace
+    assert made.keys() == expected.keys()
+    for key, content in expected.items():
+        assert made[key] == content, key
+
+
+@pytest.mark.parametrize("component", ["incremental-upgrade", "weights-bucket"])
+def test_a_component_that_no_overlay_has_passes_all_checks(component: str) -> None:
+    with temporary(["../overlays/70b"], [f"../components/{component}"]) as folder:
+        manifests = kustomize(folder)
+
+    assert faults(manifests) == []
+    assert manifests != overlay("70b")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "upgrade.type=NewClusterWithIncrementalUpgrade"],
+        ["--set", "weights.source=bucket"],
+        ["--set", "weights.source=claim,weights.claim.storageClassName=nfs"],
+        ["--set", "redis.address=redis://redis.infra:6379,networkPolicy.enabled=false"],
+        ["--set", "image.pullSecrets={registry},image.pullPolicy=Always,image.tag=1.2"],
+        ["--set-file", f"serve.config={CHART / 'serve' / '70b.yaml'}"],
+    ],
+    ids=["incremental-upgrade", "bucket", "claim", "own-redis", "image", "own-config"],
+)
+def test_an_option_of_the_chart_passes_all_checks(options: list[str]) -> None:
+    manifests = helm(*options)
+
+    assert faults(manifests) == []
+
+
+def test_another_release_shares_no_name_with_the_first() -> None:
+    first = {_key(manifest) for manifest in helm()}
+    second = {_key(manifest) for manifest in helm(release="other")}
+    assert not first & second
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def _content(manifest: Manifest) -> Manifest:
+    """Without what only one of the tools writes; the Serve config as what it says."""
+    content = {key: value for key, value in manifest.items() if key != "metadata"}
+    if manifest["kind"] == "RayService":
+        spec = content["spec"]
+        content["spec"] = spec | {"serveConfigV2": yaml.safe_load(spec["serveConfigV2"])}
+    return content
