@@ -107,6 +107,7 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
     linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     quantized = [m for name, m in linear.items() if scheme and scheme.applies_to(name)]
     num_heads = text.num_attention_heads
+    ffn_size = getattr(text, "intermediate_size", None)
     return ModelSize(
         source=source,
         dtype=str(getattr(text, "dtype", None) or "bfloat16").removeprefix("torch."),
@@ -118,7 +119,7 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         num_kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
         hidden_size=text.hidden_size,
-        ffn_size=getattr(text, "intermediate_size", None) or getattr(text, "ffn_dim", 0),
+        ffn_size=getattr(text, "ffn_dim", 0) if ffn_size is None else ffn_size,
         vocab_size=text.vocab_size,
         max_positions=text.max_position_embeddings,
     )
