@@ -52,12 +52,12 @@ def draft_deployment(args: AppArgs) -> Any:
     return _deployment(DraftServer, "draft", args.draft.deployment_config)
 
 
-def router_deployment(args: AppArgs) -> Any:
-    """The routers' options; to be bound."""
+def router_deployment(args: AppArgs, cls: type = Router) -> Any:
+    """The routers' options; to be bound, if `cls` is the router with its HTTP routes."""
     options = Router.get_deployment_options(list(args.targets)) | args.router.deployment_config
     if "num_replicas" in options:
         options.pop("autoscaling_config", None)
-    return _deployment(make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS), "router", options)
+    return _deployment(cls, "router", options)
 
 
 def target_name(target: LLMConfig) -> str:
@@ -88,7 +88,8 @@ def _router(
     drafts: list[Application],
 ) -> Application:
     loras = {target.model_id: target.lora_config for target in args.targets}
-    return router_deployment(args).bind(
+    ingress = make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS)
+    return router_deployment(args, ingress).bind(
         llm_deployments=targets,
         model_cards={
             target.model_id: to_model_metadata(target.model_id, target) for target in args.targets

@@ -11,7 +11,8 @@ from tests.serve.test_settings import another_target, save_model
 
 
 @pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def _neither_ray_nor_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specray.serve.app.make_fastapi_ingress", lambda cls, **_: cls)  # seconds
     context = SimpleNamespace(runtime_env={})  # asking Ray for it would start one
     monkeypatch.setattr(
         "ray.llm._internal.serve.core.server.llm_server.ray.get_runtime_context", lambda: context
