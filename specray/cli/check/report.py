@@ -31,7 +31,8 @@ def _file_lines(path: Path, report: FileReport) -> Iterator[str]:
         yield from (f"  warning: {warning}" for warning in application.warnings)
     for name in report.others:
         yield f"application {name} is not specray's: not looked at"
-    yield f"{path}: no faults, {report.num_warnings} warnings"
+    number = report.num_warnings
+    yield f"{path}: no faults, {number} warning{'' if number == 1 else 's'}"
 
 
 def _pool_lines(pools: tuple[Pool, ...]) -> Iterator[str]:
