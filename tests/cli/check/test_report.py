@@ -52,3 +52,9 @@ def test_warnings_come_with_the_file(tmp_path: Path) -> None:
 
     assert "warning: draft.model.max_sessions: 1 × 8 sessions for up to 256 requests" in told
     assert told.endswith("no faults, 1 warning")
+
+
+def test_the_readme_shows_what_is_printed() -> None:
+    told = explained("llama70b").replace(str(DEPLOYMENTS), "deployments")
+
+    assert told in (DEPLOYMENTS.parent / "README.md").read_text()
