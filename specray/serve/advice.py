@@ -152,7 +152,7 @@ def _about_draft(draft: Draft) -> Iterator[str]:
     totals = memory_of(draft.pool.accelerator_type)
     if draft.memory is None or draft.pool.gpus == 0 or not totals:
         return
-    room = min(totals) * min(1.0, draft.pool.gpus)
+    room = min(totals) * draft.pool.share_of_gpu
     if draft.memory.total_bytes > room:
         yield (
             "draft.model.max_tokens: weights, KV cache and its working copy take "

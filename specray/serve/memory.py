@@ -76,16 +76,15 @@ def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory
         return None
     if dtype == "auto" and size.dtype == "float32":
         dtype = "bfloat16"  # vLLM's choice
-    stages = int(options.get("pipeline_parallel_size", 1))
     degree = degree_of(target)
     kv_dtype = dtype if kv_dtype == "auto" else kv_dtype
-    weights = size.weight_bytes(dtype) // (degree * stages)
-    per_token = size.kv_bytes_per_token(kv_dtype, degree) // stages
+    weights = size.weight_bytes(dtype) // degree
+    per_token = size.kv_bytes_per_token(kv_dtype, degree)
     working = _working_bytes(target, size, max_depth)
     return TargetMemory(
         model=str(source),
         size=size,
-        num_ranks=degree * stages,
+        num_ranks=degree,
         weight_bytes=weights,
         kv_bytes_per_token=per_token,
         working_bytes=working,

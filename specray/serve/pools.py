@@ -33,7 +33,7 @@ class Pool:
     accelerator_type: str | None  # Ray's name of the GPU that it is placed on; None: any
 
     @property
-    def gpus_per_device(self) -> float:
+    def share_of_gpu(self) -> float:
         """The share of one GPU: 1, or a fraction of a shared one."""
         return min(1.0, self.gpus)
 
@@ -59,16 +59,12 @@ def read_pools(args: AppArgs, overrides: Mapping[str, Options]) -> tuple[Pool, .
 
 
 def _pools(args: AppArgs, overrides: Mapping[str, Options]) -> Iterator[Pool]:
-    with _refused("router.deployment_config"):
-        router = router_deployment(args)
-    yield _pool("router", router, overrides)
+    yield _pool("router", router_deployment(args), overrides)
     yield _pool("controller", controller_deployment(), overrides)
     for target, place in zip(args.targets, places_of_targets(args), strict=True):
         yield _target_pool(target, place, overrides)
     if args.speculation.max_depth > 0:
-        with _refused("draft.deployment_config"):
-            draft = draft_deployment(args)
-        yield _pool("draft", draft, overrides)
+        yield _pool("draft", draft_deployment(args), overrides)
 
 
 def _target_pool(target: LLMConfig, place: str, overrides: Mapping[str, Options]) -> Pool:

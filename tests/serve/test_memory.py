@@ -41,13 +41,12 @@ def test_a_model_on_one_gpu() -> None:
     assert memory.least_bytes == memory.weight_bytes + memory.working_bytes + 4096 * KV
 
 
-def test_ranks_and_stages_share_the_weights_and_the_cache() -> None:
-    options = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
-    memory = measured(target(options))
+def test_ranks_share_the_weights_and_the_cache() -> None:
+    memory = measured(target({"tensor_parallel_size": 4}))
 
-    assert memory.num_ranks == 8
-    assert memory.weight_bytes == 2 * NUM_PARAMETERS // 8
-    assert memory.kv_bytes_per_token == KV // 8
+    assert memory.num_ranks == 4
+    assert memory.weight_bytes == 2 * NUM_PARAMETERS // 4
+    assert memory.kv_bytes_per_token == KV // 4
 
 
 def test_what_is_left_under_the_utilization_is_for_tokens() -> None:
