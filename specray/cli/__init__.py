@@ -12,6 +12,7 @@ USER_ERROR = 2  # exit code, as argparse's own
 INTERRUPTED = 130
 
 _COMMANDS = {
+    "check": ("specray.cli.check", "explain a config file without starting it"),
     "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
     "bench": ("specray.cli.bench", "measure speculation on against off"),
     "pair": ("specray.cli.pair", "check a draft against a target, and say what it would bring"),

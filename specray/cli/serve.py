@@ -10,12 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-import yaml
-from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
+from specray.serve.config_file import read_file
 from specray.serve.local import LocalCluster, check_port
 from specray.serve.settings import AppArgs, parse
 
@@ -68,18 +67,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(path: Path, host: str | None, port: int | None) -> ServeDeploySchema:
-    """A Serve config file, checked by Ray's own schema.
+    """A Serve config file, with another place to listen on if one is given.
 
     Raises:
         InvalidConfigError: naming the file and the field.
     """
-    try:
-        raw = yaml.safe_load(path.read_text())
-        config = ServeDeploySchema.model_validate(raw)
-    except OSError as error:
-        raise InvalidConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path}: {error}") from None
+    config = read_file(path)
     changes = {"host": host, "port": port}
     http_options = config.http_options.model_copy(
         update={name: value for name, value in changes.items() if value is not None}

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from huggingface_hub import try_to_load_from_cache
+
 from specray.errors import InvalidConfigError
-from specray.models.bundled import find, prepare
+from specray.models.bundled import BUNDLED, default_cache, find, folder_of, prepare
 
 BUNDLED_PREFIX = "bundled:"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -30,6 +32,24 @@ def resolve(source: str) -> str:
             "weights, a hub id such as HuggingFaceTB/SmolLM2-135M-Instruct, or bundled:NAME"
         )
     return source
+
+
+def find_local(source: str) -> Path | None:
+    """The folder that a model lies in on this machine; nothing is made or downloaded.
+
+    Args:
+        source: as for `resolve`. A name that means nothing lies nowhere.
+    """
+    if source.startswith(BUNDLED_PREFIX):
+        bundled = BUNDLED.get(source.removeprefix(BUNDLED_PREFIX))
+        folder = folder_of(bundled, default_cache()) if bundled else None
+        return folder if folder and folder.is_dir() else None
+    if source and Path(source).expanduser().is_dir():
+        return Path(source).expanduser().resolve()
+    if source.count("/") != 1 or not _HUB_ID.fullmatch(source):
+        return None
+    config = try_to_load_from_cache(source, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def _checked(folder: Path) -> str:

@@ -17,6 +17,7 @@ from specray.serve.settings import AppArgs, parse, plugged_in
 from specray.serve.target_server import TargetServer
 
 _ENDPOINTS = DEFAULT_ENDPOINTS | {"health": lambda app: app.get("/health")}
+_TARGET_PREFIX = "target:"
 _START_ATTEMPTS = 2  # Serve's default of 20 hides a faulty start for many minutes
 
 
@@ -30,26 +31,50 @@ def build_app(args: dict[str, Any]) -> Application:
         InvalidConfigError: naming the field; nothing has been started then.
     """
     parsed = parse(args)
-    quiet = {"logging_config": {"enable_access_log": False}}  # a heartbeat a second from everyone
-    controller = _deployment(Controller, "controller", quiet).bind(parsed.speculation)
-    target = _target(parsed, controller)
+    controller = controller_deployment().bind(parsed.speculation)
+    targets = {target.model_id: _target(parsed, target, controller) for target in parsed.targets}
     if parsed.speculation.max_depth > 0:
-        draft = _deployment(DraftServer, "draft", parsed.draft.deployment_config)
+        draft = draft_deployment(parsed)
         drafts = [draft.bind(parsed.draft, parsed.speculation.listen_host, controller)]
     else:
         drafts = []
-    return _router(parsed, target, controller, drafts)
+    return _router(parsed, targets, controller, drafts)
 
 
-def _target(args: AppArgs, controller: Application) -> Application:
+def controller_deployment() -> Any:
+    """The controller's options; to be bound."""
+    quiet = {"logging_config": {"enable_access_log": False}}  # a heartbeat a second from everyone
+    return _deployment(Controller, "controller", quiet)
+
+
+def draft_deployment(args: AppArgs) -> Any:
+    """The draft pool's options; to be bound."""
+    return _deployment(DraftServer, "draft", args.draft.deployment_config)
+
+
+def router_deployment(args: AppArgs, cls: type = Router) -> Any:
+    """The routers' options; to be bound, if `cls` is the router with its HTTP routes."""
+    options = Router.get_deployment_options(list(args.targets)) | args.router.deployment_config
+    if "num_replicas" in options:
+        options.pop("autoscaling_config", None)
+    return _deployment(cls, "router", options)
+
+
+def target_name(target: LLMConfig) -> str:
+    """The name of a target's deployment, as Ray Serve LLM makes it."""
+    default = target.model_id.replace("/", "--").replace(".", "_")
+    return f"{_TARGET_PREFIX}{target.deployment_config.get('name', default)}"
+
+
+def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Application:
     options = {"max_constructor_retry_count": _START_ATTEMPTS}
     if args.speculation.max_depth == 0:
         return build_llm_deployment(
-            args.target, name_prefix="target:", override_serve_options=options
+            target, name_prefix=_TARGET_PREFIX, override_serve_options=options
         )
     return build_llm_deployment(
-        plugged_in(args),
-        name_prefix="target:",
+        plugged_in(args, target),
+        name_prefix=_TARGET_PREFIX,
         bind_kwargs={"listen_host": args.speculation.listen_host, "controller": controller},
         override_serve_options=options,
         deployment_cls=TargetServer,
@@ -57,18 +82,21 @@ def _target(args: AppArgs, controller: Application) -> Application:
 
 
 def _router(
-    args: AppArgs, target: Application, controller: Application, drafts: list[Application]
+    args: AppArgs,
+    targets: dict[str, Application],
+    controller: Application,
+    drafts: list[Application],
 ) -> Application:
-    config: LLMConfig = args.target
-    options = Router.get_deployment_options([config]) | args.router.deployment_config
-    if "num_replicas" in options:
-        options.pop("autoscaling_config", None)
-    router = _deployment(make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS), "router", options)
-    lora = config.lora_config
-    return router.bind(
-        llm_deployments={config.model_id: target},
-        model_cards={config.model_id: to_model_metadata(config.model_id, config)},
-        lora_paths={config.model_id: lora.dynamic_lora_loading_path} if lora else {},
+    loras = {target.model_id: target.lora_config for target in args.targets}
+    ingress = make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS)
+    return router_deployment(args, ingress).bind(
+        llm_deployments=targets,
+        model_cards={
+            target.model_id: to_model_metadata(target.model_id, target) for target in args.targets
+        },
+        lora_paths={
+            model_id: lora.dynamic_lora_loading_path for model_id, lora in loras.items() if lora
+        },
         controller=controller,
         drafts=drafts,
         stall_timeout_s=args.speculation.stall_timeout_s,

@@ -19,7 +19,7 @@ from ray.serve._private import api as serve_api
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
-from specray.serve.settings import AppArgs
+from specray.serve.settings import AppArgs, places_of_targets
 
 _POLL_S = 1.0
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
@@ -99,16 +99,17 @@ class LocalCluster:
         Raises:
             InvalidConfigError: naming the field and the numbers.
         """
-        engine = args.target.get_engine_config()
-        needed = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
         found = ray.cluster_resources().get("GPU", 0)
-        if needed > found:
-            raise InvalidConfigError(
-                f"target.engine_kwargs: a target replica needs {needed:g} GPUs "
-                f"(tensor_parallel_size {engine.tensor_parallel_degree}), this machine has "
-                f"{found:g}; lower tensor_parallel_size, set accelerator_config.kind to cpu, or "
-                "deploy the file to a cluster with `serve deploy`"
-            )
+        for target, place in zip(args.targets, places_of_targets(args), strict=True):
+            engine = target.get_engine_config()
+            needed = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
+            if needed > found:
+                raise InvalidConfigError(
+                    f"{place}.engine_kwargs: a target replica needs {needed:g} GPUs "
+                    f"(tensor_parallel_size {engine.tensor_parallel_degree}), this machine has "
+                    f"{found:g}; lower tensor_parallel_size, set accelerator_config.kind to cpu, "
+                    "or deploy the file to a cluster with `serve deploy`"
+                )
 
     def deploy(self, config: ServeDeploySchema) -> None:
         """Hand the applications to Serve."""

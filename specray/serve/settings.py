@@ -2,12 +2,19 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from ray.serve.llm import LLMConfig
 
 from specray.config import DraftConfig, SpeculationConfig, TargetPluginConfig
 from specray.errors import InvalidConfigError
-from specray.models import check_same_tokenizer, read_shape, resolve
+from specray.models import ModelShape, check_same_tokenizer, read_shape, resolve
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
 _OURS = ("scheduler_cls", "worker_cls", "speculative_config", "async_scheduling")
@@ -29,25 +36,59 @@ class AppArgs(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     target: LLMConfig = Field(description="Ray Serve LLM's LLMConfig, passed through.")
+    more_targets: tuple[LLMConfig, ...] = Field(
+        (), description="Further models, of the same tokenizer, that the same drafts serve."
+    )
     draft: DraftConfig = DraftConfig()
     speculation: SpeculationConfig = SpeculationConfig()
     router: RouterConfig = RouterConfig()
 
-    @field_validator("target")
+    @field_validator("target", "more_targets")
     @classmethod
-    def _check_engine(cls, target: LLMConfig) -> LLMConfig:
-        for name in _OURS:
-            if target.engine_kwargs.get(name):
-                raise ValueError(
-                    f"engine_kwargs.{name} is set by specray; remove it (the depth is "
-                    "speculation.max_depth, 0 to serve without speculation)"
-                )
-        if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
+    def _check_engines(cls, value: Any) -> Any:
+        for target in value if isinstance(value, tuple) else (value,):
+            _check_engine(target)
+        return value
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "AppArgs":
+        names = [target.model_id for target in self.targets]
+        if len(set(names)) < len(names):
             raise ValueError(
-                "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
-                "time; split the model with tensor_parallel_size"
+                f"the targets' model_ids {names} are not all different: clients choose by them"
             )
-        return target
+        return self
+
+    @property
+    def targets(self) -> tuple[LLMConfig, ...]:
+        """The model of each target pool; all share the draft pool."""
+        return (self.target, *self.more_targets)
+
+
+def _check_engine(target: LLMConfig) -> None:
+    for name in _OURS:
+        if target.engine_kwargs.get(name):
+            raise ValueError(
+                f"engine_kwargs.{name} is set by specray; remove it (the depth is "
+                "speculation.max_depth, 0 to serve without speculation)"
+            )
+    if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
+        raise ValueError(
+            "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
+            "time; split the model with tensor_parallel_size"
+        )
+
+
+def validate(args: Any) -> AppArgs:
+    """Check arguments as Ray passes them (a dict), without looking at models.
+
+    Raises:
+        InvalidConfigError: naming each faulty field, what is wrong and what to do.
+    """
+    try:
+        return args if isinstance(args, AppArgs) else AppArgs.model_validate(args)
+    except ValidationError as error:
+        raise InvalidConfigError(_describe(error)) from None
 
 
 def parse(args: Any) -> AppArgs:
@@ -56,23 +97,19 @@ def parse(args: Any) -> AppArgs:
     Raises:
         InvalidConfigError: naming each faulty field, what is wrong and what to do.
     """
-    try:
-        parsed = args if isinstance(args, AppArgs) else AppArgs.model_validate(args)
-    except ValidationError as error:
-        raise InvalidConfigError(_describe(error)) from None
-    return _resolve_models(parsed)
+    return _resolve_models(validate(args))
 
 
-def plugged_in(args: AppArgs) -> LLMConfig:
-    """The target's config with specray's vLLM plug-ins; as it is when the depth is 0."""
+def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
+    """A target's config with specray's vLLM plug-ins; as it is when the depth is 0."""
     if args.speculation.max_depth == 0:
-        return args.target
+        return target
     plugin = TargetPluginConfig(
         max_depth=args.speculation.max_depth,
         policy=args.speculation.policy,
         trust_draft_distributions=args.speculation.trust_draft_distributions,
     )
-    given = args.target.engine_kwargs
+    given = target.engine_kwargs
     engine_kwargs = given | {
         "scheduler_cls": SCHEDULER_CLS,
         "worker_cls": WORKER_CLS,
@@ -85,28 +122,48 @@ def plugged_in(args: AppArgs) -> LLMConfig:
         "additional_config": (given.get("additional_config") or {})
         | {CONFIG_KEY: plugin.model_dump(mode="json")},
     }
-    return _changed(args.target, engine_kwargs=engine_kwargs)
+    return _changed(target, engine_kwargs=engine_kwargs)
 
 
 def _resolve_models(args: AppArgs) -> AppArgs:
-    loading = args.target.model_loading_config
-    source = loading.model_source or loading.model_id
-    if not isinstance(source, str) or "://" in source:
-        return args  # a bucket: only the replica can look into it
-    with _field("target.model_loading_config.model_source"):
-        resolved = resolve(source)
-    with _field("target.engine_kwargs.tensor_parallel_size"):
-        _check_parallelism(resolved, args.target)
-    loading = loading.model_copy(update={"model_source": resolved})
-    target = _changed(args.target, model_loading_config=loading)
+    target, *more = (
+        _resolve_target(target, place)
+        for target, place in zip(args.targets, places_of_targets(args), strict=True)
+    )
+    resolved = args.model_copy(update={"target": target, "more_targets": tuple(more)})
     draft = args.draft
-    uses_model = draft.method in ("model", "hybrid")
-    if args.speculation.max_depth > 0 and uses_model and draft.model is not None:
-        with _field("draft.model.model"):
-            check_same_tokenizer(resolved, draft.model.model)
+    if args.speculation.max_depth > 0 and draft.method == "model" and draft.model is not None:
+        with field("draft.model.model"):
+            for source in filter(None, map(source_of, resolved.targets)):
+                check_same_tokenizer(source, draft.model.model)
             model = draft.model.model_copy(update={"model": resolve(draft.model.model)})
         draft = draft.model_copy(update={"model": model})
-    return args.model_copy(update={"target": target, "draft": draft})
+    return resolved.model_copy(update={"draft": draft})
+
+
+def _resolve_target(target: LLMConfig, place: str) -> LLMConfig:
+    source = source_of(target)
+    if source is None:
+        return target
+    with field(f"{place}.model_loading_config.model_source"):
+        resolved = resolve(source)
+    shape = None if degree_of(target) == 1 else read_shape(resolved)
+    with field(f"{place}.engine_kwargs.tensor_parallel_size"):
+        check_parallelism(target, shape)
+    loading = target.model_loading_config.model_copy(update={"model_source": resolved})
+    return _changed(target, model_loading_config=loading)
+
+
+def places_of_targets(args: AppArgs) -> list[str]:
+    """Where in the arguments each of `args.targets` stands."""
+    return ["target", *(f"more_targets.{i}" for i in range(len(args.more_targets)))]
+
+
+def source_of(target: LLMConfig) -> str | None:
+    """What a target's model is loaded from; None for a bucket, which only the replica can read."""
+    loading = target.model_loading_config
+    source = loading.model_source or loading.model_id
+    return source if isinstance(source, str) and "://" not in source else None
 
 
 def _changed(config: LLMConfig, **changes: Any) -> LLMConfig:
@@ -115,11 +172,20 @@ def _changed(config: LLMConfig, **changes: Any) -> LLMConfig:
     return LLMConfig(**given | changes)
 
 
-def _check_parallelism(model: str, target: LLMConfig) -> None:
-    degree = target.engine_kwargs.get("tensor_parallel_size", 1)
+def degree_of(target: LLMConfig) -> Any:
+    """The `tensor_parallel_size` as it is written; a faulty one too."""
+    return target.engine_kwargs.get("tensor_parallel_size", 1)
+
+
+def check_parallelism(target: LLMConfig, shape: ModelShape | None) -> None:
+    """Checks that the model can be split over the target's GPUs, as far as its shape is known.
+
+    Raises:
+        InvalidConfigError: it can't; the message names the numbers.
+    """
+    degree = degree_of(target)
     if not isinstance(degree, int) or degree < 1:
         raise InvalidConfigError(f"{degree!r} is no number of GPUs; give an integer from 1 on")
-    shape = None if degree == 1 else read_shape(model)
     if shape is None:
         return
     if shape.num_heads % degree or (shape.num_kv_heads % degree and degree % shape.num_kv_heads):
@@ -129,7 +195,7 @@ def _check_parallelism(model: str, target: LLMConfig) -> None:
         )
 
 
-class _field:  # noqa: N801 - reads as a statement
+class field:  # noqa: N801 - reads as a statement
     """Puts a field's name in front of what is said about its value."""
 
     def __init__(self, name: str) -> None:

@@ -1,22 +1,80 @@
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 from specray.errors import InvalidConfigError
-from specray.serve.app import build_app
+from specray.serve.app import build_app, target_name
+from specray.serve.settings import parse
+from tests.serve.test_settings import another_target, save_model
 
-LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
+
+@pytest.fixture(autouse=True)
+def _neither_ray_nor_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specray.serve.app.make_fastapi_ingress", lambda cls, **_: cls)  # seconds
+    context = SimpleNamespace(runtime_env={})  # asking Ray for it would start one
+    monkeypatch.setattr(
+        "ray.llm._internal.serve.core.server.llm_server.ray.get_runtime_context", lambda: context
+    )
 
 
 @pytest.fixture
 def args(tmp_path: Path) -> dict[str, Any]:
-    """The local deployment's arguments, for a model that needs not be made."""
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    args: dict[str, Any] = yaml.safe_load(LOCAL.read_text())["applications"][0]["args"]
-    args["target"]["model_loading_config"]["model_source"] = str(tmp_path)
-    return args
+    target = another_target(tmp_path / "m")
+    target["model_loading_config"]["model_id"] = "org/m-1.5"
+    return {"target": target, "draft": {"deployment_config": {"num_replicas": 2}}}
+
+
+def bound_to_router(args: dict[str, Any]) -> dict[str, Any]:
+    router: Any = build_app(args)
+    assert router._bound_deployment.name == "router"
+    kwargs: dict[str, Any] = router._bound_deployment.init_kwargs
+    return kwargs
+
+
+def name(application: Any) -> str:
+    return str(application._bound_deployment.name)
+
+
+def test_one_deployment_for_each_role(args: dict[str, Any]) -> None:
+    bound = bound_to_router(args)
+
+    assert name(bound["controller"]) == "controller"
+    assert [name(draft) for draft in bound["drafts"]] == ["draft"]
+    assert bound["drafts"][0]._bound_deployment.num_replicas == 2
+    assert {model: name(app) for model, app in bound["llm_deployments"].items()} == {
+        "org/m-1.5": "target:org--m-1_5"
+    }
+
+
+def test_the_name_of_a_target_is_the_one_that_ray_gives_it(args: dict[str, Any]) -> None:
+    (target,) = bound_to_router(args)["llm_deployments"].values()
+
+    assert target_name(parse(args).target) == name(target)
+
+
+def test_a_second_target_shares_router_controller_and_drafts(
+    args: dict[str, Any], tmp_path: Path
+) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other")]
+    bound = bound_to_router(args)
+
+    assert set(bound["llm_deployments"]) == set(bound["model_cards"]) == {"org/m-1.5", "other"}
+    assert len(bound["drafts"]) == 1
+    controllers = {
+        id(app._bound_deployment.init_kwargs["controller"])
+        for app in bound["llm_deployments"].values()
+    }
+    assert controllers == {id(bound["controller"])}
+
+
+def test_without_speculation_there_is_no_draft(args: dict[str, Any], tmp_path: Path) -> None:
+    args["speculation"] = {"max_depth": 0}
+    args["draft"]["prompt_lookup"] = {}
+    save_model(tmp_path / "m")
+
+    assert bound_to_router(args)["drafts"] == []
 
 
 @pytest.mark.parametrize("pool", ["draft", "router"])

@@ -214,7 +214,8 @@ def test_models_are_resolved_once_for_all_replicas(
 
 
 def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
-    engine_kwargs = plugged_in(parse(args)).engine_kwargs
+    parsed = parse(args)
+    engine_kwargs = plugged_in(parsed, parsed.target).engine_kwargs
 
     assert engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
     assert engine_kwargs["worker_cls"] == WORKER_CLS
@@ -232,7 +233,7 @@ def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
 def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> None:
     parsed = parse(args)
     before = parsed.target.model_dump()
-    after = plugged_in(parsed).model_dump()
+    after = plugged_in(parsed, parsed.target).model_dump()
 
     given, plugged = before.pop("engine_kwargs"), after.pop("engine_kwargs")
     assert after == before
@@ -244,8 +245,10 @@ def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> 
 
 def test_an_empty_additional_config_is_none(args: dict[str, Any]) -> None:
     args["target"]["engine_kwargs"]["additional_config"] = None
+    parsed = parse(args)
+    plugged = plugged_in(parsed, parsed.target)
 
-    assert set(plugged_in(parse(args)).engine_kwargs["additional_config"]) == {CONFIG_KEY}
+    assert set(plugged.engine_kwargs["additional_config"]) == {CONFIG_KEY}
 
 
 def test_nothing_that_ray_derived_before_survives(args: dict[str, Any], tmp_path: Path) -> None:
@@ -253,15 +256,69 @@ def test_nothing_that_ray_derived_before_survives(args: dict[str, Any], tmp_path
     assert "scheduler_cls" not in target.get_engine_config().engine_kwargs
     parsed = parse(args | {"target": target})
 
-    assert plugged_in(parsed).get_engine_config().engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
+    plugged = plugged_in(parsed, parsed.target).get_engine_config()
+    assert plugged.engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
 
 
 def test_depth_0_leaves_everything_as_it_is(args: dict[str, Any]) -> None:
     args["speculation"]["max_depth"] = 0
     parsed = parse(args)
 
-    assert plugged_in(parsed) is parsed.target
-    assert plugged_in(parsed).engine_kwargs == args["target"]["engine_kwargs"]
+    assert plugged_in(parsed, parsed.target) is parsed.target
+    assert plugged_in(parsed, parsed.target).engine_kwargs == args["target"]["engine_kwargs"]
+
+
+def another_target(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A second model for the same drafts."""
+    loading = {"model_id": "other", "model_source": save_model(folder)}
+    return {
+        "model_loading_config": loading,
+        "accelerator_config": {"kind": "cpu"},
+        "engine_kwargs": {},
+    } | changes
+
+
+def test_several_targets_share_the_drafts(args: dict[str, Any], tmp_path: Path) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other")]
+    args["draft"] = {"method": "model", "model": {"model": save_model(tmp_path / "draft")}}
+    parsed = parse(args)
+
+    assert [target.model_id for target in parsed.targets] == ["m", "other"]
+    for target in parsed.targets:
+        assert plugged_in(parsed, target).model_id == target.model_id
+        assert plugged_in(parsed, target).engine_kwargs["scheduler_cls"] == SCHEDULER_CLS
+
+
+def test_the_draft_must_fit_each_of_them(args: dict[str, Any], tmp_path: Path) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other")]
+    save_model(tmp_path / "other", ("<unk>", "b", "a"))
+    args["draft"] = {"method": "model", "model": {"model": save_model(tmp_path / "draft")}}
+
+    with pytest.raises(InvalidConfigError, match=r"^draft\.model\.model .*/other.*id 1 is 'b'"):
+        parse(args)
+
+
+def test_two_targets_of_one_name_are_refused(args: dict[str, Any], tmp_path: Path) -> None:
+    args["more_targets"] = [args["target"]]
+
+    with pytest.raises(InvalidConfigError, match=r"model_ids \['m', 'm'\] are not all different"):
+        parse(args)
+
+
+@pytest.mark.parametrize(
+    ("engine_kwargs", "message"),
+    [
+        ({"tensor_parallel_size": 2}, r"^more_targets\.0\.engine_kwargs\.tensor_parallel_size: 2"),
+        ({"scheduler_cls": "my.Scheduler"}, r"^more_targets: .*engine_kwargs\.scheduler_cls"),
+    ],
+)
+def test_a_further_target_s_faults_are_named_with_their_place(
+    args: dict[str, Any], tmp_path: Path, engine_kwargs: dict[str, Any], message: str
+) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other", engine_kwargs=engine_kwargs)]
+
+    with pytest.raises(InvalidConfigError, match=message):
+        parse(args)
 
 
 def put(args: dict[str, Any], place: str, value: Any) -> None:

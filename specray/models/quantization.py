@@ -1,0 +1,57 @@
+"""How many bits a quantised checkpoint keeps of each weight."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_SCALE_BITS = 16  # of a group of weights
+_ZERO_POINT_BITS = 4
+
+
+class Quantization(NamedTuple):
+    """What `quantization_config` of a config.json, or vLLM's `quantization`, amounts to."""
+
+    bits: float  # of a weight of a linear layer, with its share of the scales
+    kept: tuple[str, ...]  # names, or parts of names, of the layers left as they are
+
+    def applies_to(self, layer: str) -> bool:
+        """Whether the linear layer of that name is quantised; the head never is."""
+        return not any(_matches(layer, pattern) for pattern in ("lm_head", *self.kept))
+
+
+def read_quantization(given: Mapping[str, Any]) -> Quantization | None:
+    """The meaning of a `quantization_config`; None for a method that is not known here."""
+    kept = next(
+        (
+            given[key]
+            for key in ("modules_to_not_convert", "ignored_layers", "ignore")
+            if given.get(key)
+        ),
+        (),
+    )
+    bits = _bits(given)
+    return None if bits is None else Quantization(bits, tuple(kept))
+
+
+def _bits(given: Mapping[str, Any]) -> float | None:
+    method = str(given.get("quant_method", ""))
+    if method in ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"):
+        # Scales of a row or a block of 128 × 128 weights don't count.
+        return None if "FP4" in str(given.get("quant_algo", "")) else 8.0
+    if method in ("awq", "gptq"):
+        group = int(given.get("group_size", 128))
+        overhead = (_SCALE_BITS + _ZERO_POINT_BITS) / group if group > 0 else 0.0
+        return float(given.get("bits", 4)) + overhead
+    if method == "compressed-tensors":
+        groups = list(given.get("config_groups", {}).values())
+        weights = groups[0].get("weights", {}) if len(groups) == 1 else {}
+        group = weights.get("group_size") or 0
+        bits = weights.get("num_bits")
+        return None if bits is None else bits + (_SCALE_BITS / group if group > 0 else 0.0)
+    return None
+
+
+def _matches(layer: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), layer) is not None
+    return f".{pattern}." in f".{layer}."

@@ -1,0 +1,125 @@
+"""How much memory a model's weights and its KV cache take, from its config.json alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specray.models.known import KNOWN
+from specray.models.quantization import Quantization, read_quantization
+from specray.models.sources import BUNDLED_PREFIX, find_local
+
+_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "int8": 1}
+_BYTES |= {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+def is_known_dtype(dtype: str) -> bool:
+    """Whether the size of one value of this type is known here; `auto` is the checkpoint's."""
+    return dtype == "auto" or dtype in _BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A model's numbers, and where they come from."""
+
+    source: str  # `config.json`, or `built-in table`
+    dtype: str  # of what is not quantised
+    num_parameters: int
+    num_quantized: int  # of them, in fewer bits
+    quantized_bits: float
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    ffn_size: int
+    vocab_size: int
+    max_positions: int
+
+    def weight_bytes(self, dtype: str = "auto") -> int:
+        """Bytes of all weights; `auto` is the checkpoint's type."""
+        plain = (self.num_parameters - self.num_quantized) * self._bytes(dtype)
+        return plain + round(self.num_quantized * self.quantized_bits / 8)
+
+    def kv_bytes_per_token(self, dtype: str = "auto", num_ranks: int = 1) -> int:
+        """Bytes of one token's keys and values in all layers, on one of `num_ranks` GPUs.
+
+        A KV head is not divided: with more ranks than heads, several hold the same.
+        """
+        heads = max(1, self.num_kv_heads // num_ranks)
+        return 2 * self.num_layers * heads * self.head_dim * self._bytes(dtype)
+
+    def _bytes(self, dtype: str) -> int:
+        return _BYTES[self.dtype if dtype == "auto" else dtype]
+
+
+def read_size(model: str, quantization: str | None = None) -> ModelSize | None:
+    """The size of a model, without making or downloading it.
+
+    Args:
+        model: a folder, hub id or `bundled:NAME`.
+        quantization: vLLM's option of that name: what a plain checkpoint is turned into.
+
+    Returns:
+        None if it has no config.json that can be read from here and is not in our table, or if
+        its weights or its KV cache are not of a kind whose size follows from the config.
+    """
+    config, source = _read_config(model)
+    if config is None:
+        return None
+    given = getattr(config, "quantization_config", None)
+    if given is None and quantization is not None:
+        given = {"quant_method": quantization}
+    scheme = read_quantization(given) if given else Quantization(0.0, ())
+    text = config.get_text_config()
+    if scheme is None or not _has_plain_attention(text):
+        return None
+    try:
+        with torch.device("meta"):  # takes no memory
+            made = AutoModelForCausalLM.from_config(config)
+    except (ValueError, ImportError):
+        return None
+    return _measure(made, text, source, scheme if given else None)
+
+
+def _read_config(model: str) -> tuple[Any, str]:
+    """The config and where it is from; what needs the network is tried last."""
+    folder = find_local(model)
+    if folder is None and model in KNOWN:
+        return AutoConfig.for_model(**KNOWN[model]), "built-in table"
+    if folder is None and model.startswith(BUNDLED_PREFIX):
+        return None, ""
+    try:
+        return AutoConfig.from_pretrained(folder or model), "config.json"
+    except (OSError, ValueError):
+        return None, ""
+
+
+def _has_plain_attention(text: Any) -> bool:
+    """Whether each layer keeps all tokens' keys and values, by heads."""
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    compressed = getattr(text, "kv_lora_rank", None)
+    return kinds == {"full_attention"} and not compressed and hasattr(text, "num_attention_heads")
+
+
+def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize:
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    quantized = [m for name, m in linear.items() if scheme and scheme.applies_to(name)]
+    num_heads = text.num_attention_heads
+    ffn_size = getattr(text, "intermediate_size", None)
+    return ModelSize(
+        source=source,
+        dtype=str(getattr(text, "dtype", None) or "bfloat16").removeprefix("torch."),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_quantized=sum(module.weight.numel() for module in quantized),
+        quantized_bits=scheme.bits if scheme else 0.0,
+        num_layers=text.num_hidden_layers,
+        num_heads=num_heads,
+        num_kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
+        hidden_size=text.hidden_size,
+        ffn_size=getattr(text, "ffn_dim", 0) if ffn_size is None else ffn_size,
+        vocab_size=text.vocab_size,
+        max_positions=text.max_position_embeddings,
+    )

@@ -1,0 +1,162 @@
+"""All that can be said about a config file before anything is started."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
+
+from specray.config import LivePolicyConfig, ModelDraftConfig
+from specray.errors import InvalidConfigError
+from specray.models import ModelShape, check_same_tokenizer, find_local
+from specray.serve.advice import Draft, Target, advise
+from specray.serve.config_file import read_file
+from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
+from specray.serve.pools import Pool, read_pools
+from specray.serve.settings import (
+    AppArgs,
+    check_parallelism,
+    field,
+    places_of_targets,
+    source_of,
+    validate,
+)
+
+BUILDER = "specray:build_app"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What an application of ours needs, and what is worth knowing about it."""
+
+    name: str
+    route_prefix: str | None
+    pools: tuple[Pool, ...]
+    targets: dict[str, TargetMemory | None]  # by model_id; None: its size is not known
+    draft_method: str | None  # None without speculation
+    draft: DraftMemory | None  # None: without a model, or its size is not known
+    tokenizers: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """A config file explained."""
+
+    applications: tuple[Application, ...]
+    others: tuple[str, ...]  # applications that are not ours
+
+    @property
+    def num_warnings(self) -> int:
+        """Over all applications."""
+        return sum(len(application.warnings) for application in self.applications)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def check_file(path: Path) -> FileReport:
+    """Explains a config file. Starts nothing, makes and downloads no model.
+
+    Raises:
+        InvalidConfigError: it could not be served; the message names each faulty field.
+    """
+    config = read_file(path)
+    ours = [app for app in config.applications if app.import_path == BUILDER]
+    faults, applications = [], []
+    for app in ours:
+        try:
+            applications.append(_explain(app, config))
+        except InvalidConfigError as error:
+            faults += [f"{path}: applications.{app.name}: {line}" for line in _lines(error)]
+    if faults:
+        raise InvalidConfigError("\n".join(faults))
+    others = tuple(app.name for app in config.applications if app.import_path != BUILDER)
+    return FileReport(tuple(applications), others)
+
+
+def _lines(error: InvalidConfigError) -> list[str]:
+    return [line for line in str(error).splitlines() if line.strip()]
+
+
+def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Application:
+    args = validate(app.args)
+    overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
+    pools = read_pools(args, overrides)
+    user_config = overrides.get("controller", {}).get("user_config") or {}
+    _check_policy(user_config)
+    targets = _targets(args, pools)
+    draft = _draft(args, pools)
+    is_on_one_node = config.proxy_location == "HeadOnly"
+    return Application(
+        name=app.name,
+        route_prefix=app.route_prefix,
+        pools=pools,
+        targets={target.config.model_id: target.memory for target in targets},
+        draft_method=args.draft.method if args.speculation.max_depth > 0 else None,
+        draft=draft.memory if draft else None,
+        tokenizers=_compare_tokenizers(args, draft),
+        warnings=advise(args, targets, draft, user_config, is_on_one_node),
+    )
+
+
+def _check_policy(user_config: dict[str, Any]) -> None:
+    try:
+        LivePolicyConfig.model_validate(user_config)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(("user_config", *map(str, first["loc"])))
+        raise InvalidConfigError(f"deployments.controller.{name}: {first['msg']}") from None
+
+
+def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
+    own = [pool for pool in pools if pool.role == "target"]
+    targets = []
+    for place, target, pool in zip(places_of_targets(args), args.targets, own, strict=True):
+        with field(f"{place}.engine_kwargs.tensor_parallel_size"):
+            check_parallelism(target, None)
+        memory = target_memory(target, pool, args.speculation.max_depth)
+        if memory is not None:
+            with field(f"{place}.engine_kwargs.tensor_parallel_size"):
+                shape = ModelShape(memory.size.num_heads, memory.size.num_kv_heads)
+                check_parallelism(target, shape)
+        targets.append(Target(place, target, pool, memory))
+    return tuple(targets)
+
+
+def _draft(args: AppArgs, pools: tuple[Pool, ...]) -> Draft | None:
+    config = _draft_model(args)
+    if config is None:
+        return None
+    (pool,) = (pool for pool in pools if pool.role == "draft")
+    return Draft(config, pool, draft_memory(config, pool))
+
+
+def _draft_model(args: AppArgs) -> ModelDraftConfig | None:
+    """The draft's model, if the method uses it."""
+    is_used = args.speculation.max_depth > 0 and args.draft.method == "model"
+    return args.draft.model if is_used else None
+
+
+def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> str:
+    """The outcome in words.
+
+    Raises:
+        InvalidConfigError: they differ.
+    """
+    if draft is None:
+        return "nothing to compare: the drafts have no model"
+    sources = [source_of(target) for target in args.targets]
+    if None in sources:
+        return "not compared: the target's lies in a bucket; compared when the draft starts"
+    missing = [name for name in (*sources, draft.config.model) if find_local(str(name)) is None]
+    if missing:
+        return (
+            f"not compared: {', '.join(map(str, missing))} not on this machine; compared at start"
+        )
+    with field("draft.model.model"):
+        for source in sources:
+            check_same_tokenizer(str(find_local(str(source))), str(find_local(draft.config.model)))
+    return "every token has the same id for target and draft"

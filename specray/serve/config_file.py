@@ -1,0 +1,74 @@
+"""A Serve config file, read as Ray reads it, but without passing over what Ray does not know."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from specray.errors import InvalidConfigError
+
+
+def read_file(path: Path) -> ServeDeploySchema:
+    """A Serve config file, checked by Ray's own schema and for keys that Ray would ignore.
+
+    Raises:
+        InvalidConfigError: naming the file and the field.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+        config = ServeDeploySchema.model_validate(raw)
+    except OSError as error:
+        raise InvalidConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"{path}: {error}") from None
+    unknown = _unknown_keys(raw, ServeDeploySchema, "")
+    if unknown:
+        raise InvalidConfigError("\n".join(f"{path}: {fault}" for fault in unknown))
+    return config
+
+
+def _unknown_keys(raw: dict[str, Any], model: type[BaseModel], place: str) -> list[str]:
+    """One message for each key that the schema does not have, at any depth."""
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    fields |= model.model_fields
+    faults = []
+    for key, value in raw.items():
+        if key not in fields:
+            faults.append(
+                f"{place}{key}: Ray Serve has no such key and would ignore it{_near(key, fields)}"
+            )
+            continue
+        inner = _model_in(fields[key].annotation)
+        if inner is None:
+            continue
+        for name, item in _items(f"{place}{key}", value):
+            faults += _unknown_keys(item, inner, f"{name}.")
+    return faults
+
+
+def _near(key: Any, known: dict[str, Any]) -> str:
+    found = get_close_matches(str(key), known, n=1, cutoff=0.75)
+    return f"; do you mean {found[0]}?" if found else f"; it has {', '.join(sorted(known))}"
+
+
+def _items(name: str, value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The mappings in a value, which is one itself or a list of them, with their places."""
+    if isinstance(value, list):
+        named = [(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    else:
+        named = [(name, value)]
+    return [(place, item) for place, item in named if isinstance(item, dict)]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The schema in `Model`, `list[Model]` or `Model | None`; None if there is none, or several."""
+    if get_origin(annotation) in (list, Union, UnionType):
+        found = {_model_in(part) for part in get_args(annotation)} - {None}
+        return found.pop() if len(found) == 1 else None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None

@@ -1,0 +1,34 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from specray.cli import main
+
+LOCAL = Path(__file__).parents[3] / "deployments" / "local.yaml"
+
+
+def test_a_file_that_can_be_served_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(LOCAL)]) == 0
+    assert capsys.readouterr().out.endswith("local.yaml: no faults, 0 warnings\n")
+
+
+def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(LOCAL), "--json"]) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    (application,) = report["applications"]
+    assert application["pools"][2]["name"] == "target:smollm2-135m-instruct"
+    assert application["targets"]["smollm2-135m-instruct"]["size"]["num_layers"] == 30
+
+
+def test_a_faulty_file_ends_with_its_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "faulty.yaml"
+    file.write_text(LOCAL.read_text().replace("max_depth: 5", "max_depth: 500"))
+
+    assert main(["check", str(file)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "faulty.yaml: applications.specray: speculation.max_depth: " in output.err

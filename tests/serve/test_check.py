@@ -1,0 +1,187 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import yaml
+
+from specray.errors import InvalidConfigError
+from specray.serve.check import check_file
+from tests.serve.test_settings import save_model
+
+Config = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specray.models.sources.try_to_load_from_cache", lambda *_: None)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Two models that lie here, as far as a check looks at them."""
+    target = {
+        "model_loading_config": {"model_id": "m", "model_source": save_model(tmp_path / "m")},
+        "accelerator_type": "H100",
+        "engine_kwargs": {"max_model_len": 64},
+        "deployment_config": {"num_replicas": 1},
+    }
+    draft = {
+        "method": "model",
+        "model": {"model": save_model(tmp_path / "d")},
+        "deployment_config": {"ray_actor_options": {"num_gpus": 1}},
+    }
+    application = {
+        "name": "a",
+        "route_prefix": "/",
+        "import_path": "specray:build_app",
+        "args": {"target": target, "draft": draft, "speculation": {}, "router": {}},
+        "deployments": [{"name": "controller", "user_config": {"is_enabled": True}}],
+    }
+    return {"applications": [application]}
+
+
+def written(folder: Path, config: Config) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def args_of(config: Config) -> dict[str, Any]:
+    args: dict[str, Any] = config["applications"][0]["args"]
+    return args
+
+
+def test_a_sound_file_is_explained(tmp_path: Path, config: Config) -> None:
+    report = check_file(written(tmp_path, config))
+
+    (application,) = report.applications
+    assert [pool.name for pool in application.pools] == [
+        "router",
+        "controller",
+        "target:m",
+        "draft",
+    ]
+    target = application.targets["m"]
+    assert target is not None
+    assert target.rooms[0].num_tokens > 64
+    assert application.draft is not None
+    assert application.draft.is_on_gpu
+    assert application.tokenizers == "every token has the same id for target and draft"
+    json.dumps(report.as_dict())
+
+
+def test_nothing_is_started(tmp_path: Path, config: Config) -> None:
+    check_file(written(tmp_path, config))
+
+    assert not ray.is_initialized()
+
+
+def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, config: Config) -> None:
+    args_of(config)["draft"]["model"]["model"] = "meta-llama/Llama-3.2-1B-Instruct"
+    (application,) = check_file(written(tmp_path, config)).applications
+
+    assert application.tokenizers == (
+        "not compared: meta-llama/Llama-3.2-1B-Instruct not on this machine; compared at start"
+    )
+
+
+def test_a_bucket_is_not_looked_into(tmp_path: Path, config: Config) -> None:
+    args_of(config)["target"]["model_loading_config"]["model_source"] = "s3://bucket/m"
+    (application,) = check_file(written(tmp_path, config)).applications
+
+    assert application.targets == {"m": None}
+    assert "bucket" in application.tokenizers
+
+
+def test_applications_that_are_not_ours_are_named(tmp_path: Path, config: Config) -> None:
+    other = {"name": "b", "route_prefix": "/b", "import_path": "their:app"}
+    config["applications"].append(other)
+
+    assert check_file(written(tmp_path, config)).others == ("b",)
+
+
+def unknown_key(config: Config) -> None:
+    config["http_option"] = {}
+
+
+def unknown_argument(config: Config) -> None:
+    args_of(config)["speculation"]["depth"] = 3
+
+
+def unknown_deployment(config: Config) -> None:
+    config["applications"][0]["deployments"].append({"name": "drafts", "num_replicas": 2})
+
+
+def faulty_policy(config: Config) -> None:
+    config["applications"][0]["deployments"][0]["user_config"] = {"max_depth": -1}
+
+
+def faulty_split(config: Config) -> None:
+    args_of(config)["target"]["engine_kwargs"]["tensor_parallel_size"] = 4
+
+
+def faulty_split_number(config: Config) -> None:
+    args_of(config)["target"]["engine_kwargs"]["tensor_parallel_size"] = 0
+
+
+def unknown_engine_option(config: Config) -> None:
+    args_of(config)["target"]["engine_kwargs"]["max_seqs"] = 1
+
+
+def unknown_gpu(config: Config) -> None:
+    args_of(config)["target"]["accelerator_type"] = "H1000"
+
+
+def fixed_and_scaled(config: Config) -> None:
+    args_of(config)["target"]["deployment_config"]["autoscaling_config"] = {"min_replicas": 1}
+
+
+def fixed_and_scaled_in_deployments(config: Config) -> None:
+    both = {"name": "draft", "num_replicas": 1, "autoscaling_config": {"min_replicas": 1}}
+    config["applications"][0]["deployments"].append(both)
+
+
+def other_tokenizer(config: Config) -> None:
+    save_model(Path(args_of(config)["draft"]["model"]["model"]), ("<unk>", "b", "a"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (unknown_key, r"http_option: .*http_options\?"),
+        (unknown_argument, r"applications\.a: speculation\.depth: Extra inputs"),
+        (unknown_deployment, r"applications\.a: deployments: 'drafts' is none of"),
+        (faulty_policy, r"deployments\.controller\.user_config\.max_depth: .*greater than"),
+        (faulty_split, r"target\.engine_kwargs\.tensor_parallel_size: 4 does not divide"),
+        (faulty_split_number, r"target\.engine_kwargs\.tensor_parallel_size: 0 is no number"),
+        (unknown_engine_option, r"target\.engine_kwargs: Unknown engine argument: max_seqs"),
+        (unknown_gpu, r"target\.accelerator_type: .*H1000"),
+        (fixed_and_scaled, r"target\.deployment_config: .*num_replicas is not allowed"),
+        (fixed_and_scaled_in_deployments, r"(?s)deployments\.1.*num_replicas is not allowed"),
+        (other_tokenizer, r"draft\.model\.model .*id 1 is 'a'"),
+    ],
+)
+def test_a_fault_is_named_with_its_field(
+    tmp_path: Path, config: Config, fault: Callable[[Config], None], message: str
+) -> None:
+    fault(config)
+
+    with pytest.raises(InvalidConfigError, match=message):
+        check_file(written(tmp_path, config))
+
+
+def test_all_applications_faults_are_named(tmp_path: Path, config: Config) -> None:
+    second = json.loads(json.dumps(config["applications"][0]))
+    config["applications"].append(second | {"name": "b", "route_prefix": "/b"})
+    for application in config["applications"]:
+        application["args"]["speculation"] = {"max_depth": 99}
+
+    with pytest.raises(InvalidConfigError) as info:
+        check_file(written(tmp_path, config))
+    assert [line.split(": ")[1] for line in str(info.value).splitlines()] == [
+        "applications.a",
+        "applications.b",
+    ]

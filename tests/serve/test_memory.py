@@ -1,0 +1,147 @@
+from typing import Any
+
+import pytest
+from ray.serve.llm import LLMConfig
+
+from specray.config import ModelDraftConfig
+from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
+from specray.serve.pools import Pool
+
+GIB = 1 << 30
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+NUM_PARAMETERS = 8_030_261_248
+KV = 2 * 32 * 8 * 128 * 2  # K and V, layers, heads, dim, bytes
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specray.models.sources.try_to_load_from_cache", lambda *_: None)
+
+
+def pool(gpus: float = 1.0, kind: str | None = "H100") -> Pool:
+    return Pool("any", "target", 1, 1, 1.0, gpus, kind)
+
+
+def target(engine_kwargs: dict[str, Any], model: str = MODEL, **changes: Any) -> LLMConfig:
+    loading = {"model_id": "m", "model_source": model}
+    return LLMConfig(model_loading_config=loading, engine_kwargs=engine_kwargs, **changes)
+
+
+def measured(config: LLMConfig, where: Pool | None = None, max_depth: int = 5) -> TargetMemory:
+    memory = target_memory(config, where or pool(), max_depth)
+    assert memory is not None
+    return memory
+
+
+def test_a_model_on_one_gpu() -> None:
+    memory = measured(target({"max_model_len": 4096}))
+
+    assert memory.weight_bytes == 2 * NUM_PARAMETERS
+    assert memory.kv_bytes_per_token == KV
+    assert memory.least_bytes == memory.weight_bytes + memory.working_bytes + 4096 * KV
+
+
+def test_ranks_share_the_weights_and_the_cache() -> None:
+    memory = measured(target({"tensor_parallel_size": 4}))
+
+    assert memory.num_ranks == 4
+    assert memory.weight_bytes == 2 * NUM_PARAMETERS // 4
+    assert memory.kv_bytes_per_token == KV // 4
+
+
+def test_what_is_left_under_the_utilization_is_for_tokens() -> None:
+    memory = measured(target({"gpu_memory_utilization": 0.5}))
+
+    (room,) = memory.rooms
+    left = 0.5 * 81_559 * 2**20 - memory.weight_bytes - memory.working_bytes
+    assert room.num_tokens == left // KV
+    assert room.place == "H100 of 79.6 GiB × 0.5"
+
+
+def test_each_size_of_a_gpu_is_told() -> None:
+    small, large = measured(target({}), pool(kind="A100")).rooms
+
+    assert large.num_tokens > small.num_tokens
+
+
+def test_a_gpu_that_is_too_small_has_less_than_no_room() -> None:
+    memory = measured(target({}, "meta-llama/Llama-3.3-70B-Instruct"), pool(kind="L4"))
+
+    assert memory.rooms[0].num_tokens < 0
+
+
+def test_an_unknown_gpu_has_no_room_that_could_be_told() -> None:
+    assert measured(target({}), pool(kind=None)).rooms == ()
+
+
+def test_a_fixed_cache_is_what_it_is() -> None:
+    memory = measured(target({"kv_cache_memory_bytes": 1000 * KV + 1}), pool(kind=None))
+
+    assert [room.num_tokens for room in memory.rooms] == [1000]
+
+
+def test_on_the_cpu_vllm_s_variable_counts() -> None:
+    config = target(
+        {"dtype": "float32"},
+        accelerator_config={"kind": "cpu"},
+        runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "3"}},
+    )
+    memory = measured(config, pool(0.0, None))
+
+    assert not memory.is_on_gpu
+    assert [room.num_tokens for room in memory.rooms] == [3 * GIB // (2 * KV)]
+
+
+def test_a_cache_in_fp8_takes_half() -> None:
+    assert measured(target({"kv_cache_dtype": "fp8"})).kv_bytes_per_token == KV // 2
+
+
+def test_quantising_while_loading_halves_the_linear_layers() -> None:
+    memory = measured(target({"quantization": "fp8"}))
+
+    embeddings = 2 * 128_256 * 4096
+    assert memory.weight_bytes == pytest.approx(NUM_PARAMETERS + embeddings, rel=1e-3)
+
+
+def test_depth_costs_rows_as_wide_as_the_vocabulary() -> None:
+    config = target({"max_num_seqs": 10})
+    shallow, deep = (measured(config, max_depth=depth).working_bytes for depth in (0, 5))
+
+    assert deep - shallow == 5 * 10 * 128_256 * 4 * 3
+
+
+def test_a_checkpoint_in_float32_is_served_in_bfloat16() -> None:
+    memory = measured(target({}, "bundled:smollm2-135m-instruct"))
+
+    assert memory.weight_bytes == 2 * 134_515_008
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("s3://bucket/model", {}), (MODEL, {"kv_cache_dtype": "turbo"}), (MODEL, {"dtype": "odd"})],
+)
+def test_what_can_not_be_known_is_not_told(model: str, options: dict[str, Any]) -> None:
+    assert target_memory(target(options, model), pool(), 5) is None
+
+
+def drafted(where: Pool, **changes: Any) -> DraftMemory:
+    memory = draft_memory(ModelDraftConfig(model=MODEL, max_tokens=1000, **changes), where)
+    assert memory is not None
+    return memory
+
+
+def test_a_draft_has_its_pool_and_a_working_copy() -> None:
+    memory = drafted(pool())
+
+    assert memory.pool_bytes == memory.copy_bytes == 1000 * KV
+    assert memory.total_bytes == 2 * NUM_PARAMETERS + 2000 * KV
+
+
+def test_a_draft_without_a_gpu_is_in_float32() -> None:
+    assert drafted(pool(0.0)).weight_bytes == 4 * NUM_PARAMETERS
+    assert drafted(pool(0.0), dtype="float16").weight_bytes == 2 * NUM_PARAMETERS
+    assert drafted(pool(1.0), device="cpu").weight_bytes == 4 * NUM_PARAMETERS
+
+
+def test_an_unknown_draft_is_not_told() -> None:
+    assert draft_memory(ModelDraftConfig(model="bundled:nothing"), pool()) is None
