@@ -89,13 +89,18 @@ class DraftConfig(_Settings):
 
     @model_validator(mode="after")
     def _check_model(self) -> "DraftConfig":
-        if self.method in ("model", "hybrid") and self.model is None:
+        if self.uses_model and self.model is None:
             raise ValueError(
                 f"method is `{self.method}` but the field `model` is missing: name the draft"
             )
         if self.method == "custom" and self.custom is None:
             raise ValueError("method is `custom` but the field `custom` is missing")
         return self
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether a replica loads `model`."""
+        return self.method in ("model", "hybrid")
 
 
 class SpeculationConfig(_Settings):

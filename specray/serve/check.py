@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
-from specray.config import LivePolicyConfig, ModelDraftConfig
+from specray.config import LiveDraftConfig, LivePolicyConfig, ModelDraftConfig
 from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, find_local
 from specray.serve.advice import Draft, Target, advise
@@ -35,6 +35,7 @@ class Application:
     pools: tuple[Pool, ...]
     targets: dict[str, TargetMemory | None]  # by model_id; None: its size is not known
     draft_method: str | None  # None without speculation
+    draft_model: str | None  # None if the method needs none
     draft: DraftMemory | None  # None: without a model, or its size is not known
     tokenizers: str
     warnings: tuple[str, ...]
@@ -86,7 +87,15 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
     overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
     pools = read_pools(args, overrides)
     user_config = overrides.get("controller", {}).get("user_config") or {}
-    _check_policy(user_config)
+    _check_live("controller", LivePolicyConfig, user_config)
+    draft_config = overrides.get("draft", {}).get("user_config") or {}
+    if args.draft.method == "hybrid":
+        _check_live("draft", LiveDraftConfig, draft_config)
+    elif draft_config:
+        raise InvalidConfigError(
+            f"deployments.draft.user_config: {draft_config} is for a hybrid; draft.method is "
+            f"{args.draft.method}"
+        )
     targets = _targets(args, pools)
     draft = _draft(args, pools)
     is_on_one_node = config.proxy_location == "HeadOnly"
@@ -96,19 +105,20 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
         pools=pools,
         targets={target.config.model_id: target.memory for target in targets},
         draft_method=args.draft.method if args.speculation.max_depth > 0 else None,
+        draft_model=draft.config.model if draft else None,
         draft=draft.memory if draft else None,
         tokenizers=_compare_tokenizers(args, draft),
         warnings=advise(args, targets, draft, user_config, is_on_one_node),
     )
 
 
-def _check_policy(user_config: dict[str, Any]) -> None:
+def _check_live(name: str, model: type[BaseModel], user_config: dict[str, Any]) -> None:
     try:
-        LivePolicyConfig.model_validate(user_config)
+        model.model_validate(user_config)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(("user_config", *map(str, first["loc"])))
-        raise InvalidConfigError(f"deployments.controller.{name}: {first['msg']}") from None
+        place = ".".join((name, "user_config", *map(str, first["loc"])))
+        raise InvalidConfigError(f"deployments.{place}: {first['msg']}") from None
 
 
 def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
@@ -136,7 +146,7 @@ def _draft(args: AppArgs, pools: tuple[Pool, ...]) -> Draft | None:
 
 def _draft_model(args: AppArgs) -> ModelDraftConfig | None:
     """The draft's model, if the method uses it."""
-    is_used = args.speculation.max_depth > 0 and args.draft.method == "model"
+    is_used = args.speculation.max_depth > 0 and args.draft.uses_model
     return args.draft.model if is_used else None
 
 

@@ -132,7 +132,7 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     )
     resolved = args.model_copy(update={"target": target, "more_targets": tuple(more)})
     draft = args.draft
-    if args.speculation.max_depth > 0 and draft.method == "model" and draft.model is not None:
+    if args.speculation.max_depth > 0 and draft.uses_model and draft.model is not None:
         with field("draft.model.model"):
             for source in filter(None, map(source_of, resolved.targets)):
                 check_same_tokenizer(source, draft.model.model)

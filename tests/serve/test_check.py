@@ -73,6 +73,13 @@ def test_a_sound_file_is_explained(tmp_path: Path, config: Config) -> None:
     json.dumps(report.as_dict())
 
 
+def test_a_hybrid_s_model_counts_too(tmp_path: Path, config: Config) -> None:
+    args_of(config)["draft"]["method"] = "hybrid"
+    (application,) = check_file(written(tmp_path, config)).applications
+
+    assert application.draft is not None
+
+
 def test_nothing_is_started(tmp_path: Path, config: Config) -> None:
     check_file(written(tmp_path, config))
 
@@ -119,6 +126,17 @@ def faulty_policy(config: Config) -> None:
     config["applications"][0]["deployments"][0]["user_config"] = {"max_depth": -1}
 
 
+def sources_without_hybrid(config: Config) -> None:
+    entry = {"name": "draft", "user_config": {"sources": ["model"]}}
+    config["applications"][0]["deployments"].append(entry)
+
+
+def unknown_source(config: Config) -> None:
+    args_of(config)["draft"]["method"] = "hybrid"
+    entry = {"name": "draft", "user_config": {"sources": ["oracle"]}}
+    config["applications"][0]["deployments"].append(entry)
+
+
 def faulty_split(config: Config) -> None:
     args_of(config)["target"]["engine_kwargs"]["tensor_parallel_size"] = 4
 
@@ -155,6 +173,8 @@ def other_tokenizer(config: Config) -> None:
         (unknown_argument, r"applications\.a: speculation\.depth: Extra inputs"),
         (unknown_deployment, r"applications\.a: deployments: 'drafts' is none of"),
         (faulty_policy, r"deployments\.controller\.user_config\.max_depth: .*greater than"),
+        (sources_without_hybrid, r"deployments\.draft\.user_config: .* is for a hybrid"),
+        (unknown_source, r"deployments\.draft\.user_config\.sources\.0: .*'prompt_lookup'"),
         (faulty_split, r"target\.engine_kwargs\.tensor_parallel_size: 4 does not divide"),
         (faulty_split_number, r"target\.engine_kwargs\.tensor_parallel_size: 0 is no number"),
         (unknown_engine_option, r"target\.engine_kwargs: Unknown engine argument: max_seqs"),

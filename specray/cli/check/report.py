@@ -84,8 +84,8 @@ def _draft_lines(application: Application) -> Iterator[str]:
         yield "  draft none: speculation.max_depth is 0"
     elif memory is not None:
         yield from _model_draft_lines(memory)
-    elif application.draft_method == "model":
-        yield "  draft: its size is not known from here"
+    elif application.draft_model is not None:
+        yield f"  draft {application.draft_model}: its size is not known from here"
     else:
         yield f"  draft {application.draft_method}"
 
