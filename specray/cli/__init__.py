@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 
 from specray.cli.output import complain
 from specray.errors import SpecrayError
@@ -46,6 +46,9 @@ def _make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """A parser that knows the arguments of the chosen subcommand only: Ray loads slowly."""
     parser = argparse.ArgumentParser(
         prog="specray", description="Disaggregated speculative decoding on Ray Serve and vLLM."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"specray {metadata.version('specray')}"
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (module_name, summary) in _COMMANDS.items():

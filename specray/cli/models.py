@@ -9,7 +9,7 @@ from specray.models.bundled import BUNDLED, default_cache, find, folder_of, prep
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares `list` and `prepare`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="default: list")
     actions.add_parser("list", help="name the bundled models and where they lie")
     preparing = actions.add_parser("prepare", help="make bundled models, so that serving need not")
     preparing.add_argument("names", nargs="*", metavar="NAME", help="default: all of them")
@@ -21,10 +21,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidConfigError: if a name is unknown or the package it is made from is missing.
     """
-    if args.action == "list":
-        _list()
-    else:
+    if args.action == "prepare":
         _prepare(args.names or list(BUNDLED))
+    else:
+        _list()
     return 0
 
 

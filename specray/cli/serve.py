@@ -15,6 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve.config_file import read_file
+from specray.serve.live import changes_beyond, check_user_configs
 from specray.serve.local import LocalCluster, check_port
 from specray.serve.settings import AppArgs, parse
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on; overrides the file's http_options")
     parser.add_argument("--port", type=int, help="port to listen on; overrides the file's")
     parser.add_argument(
-        "--start-timeout", type=float, default=900.0, metavar="S", help="seconds to come up"
+        "--start-timeout", type=float, default=900.0, metavar="S", help="seconds to come up (900)"
     )
 
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if cluster.wait_until_ready(_url(host, port, ""), signals.stop, args.start_timeout):
             cluster.settle()
             _greet(host, port, cluster, applications)
-            _watch(cluster, signals, read)
+            _watch(cluster, signals, config, read)
         say("stopping ...")
     say("stopped")
     return 0
@@ -94,8 +95,13 @@ class Signals:
         (self.reload if number == signal.SIGHUP else self.stop).set()
 
 
-def _watch(cluster: LocalCluster, signals: Signals, read: Callable[[], ServeDeploySchema]) -> None:
-    """Block until a signal to stop; on SIGHUP apply the file again, if it is sound."""
+def _watch(
+    cluster: LocalCluster,
+    signals: Signals,
+    running: ServeDeploySchema,
+    read: Callable[[], ServeDeploySchema],
+) -> None:
+    """Block until a signal to stop; on SIGHUP apply the file's live settings, if it is sound."""
     reported = time.monotonic()
     while not signals.stop.wait(_POLL_S):
         if time.monotonic() - reported > _REPORT_S:  # asking Serve costs some 10 ms
@@ -104,17 +110,34 @@ def _watch(cluster: LocalCluster, signals: Signals, read: Callable[[], ServeDepl
         if signals.reload.is_set():
             signals.reload.clear()
             try:
-                config = read()
-                _applications(config)
-                cluster.deploy(config)
+                cluster.deploy(_reloaded(running, read()))
                 say("reloaded")
             except InvalidConfigError as error:
                 complain(f"not reloaded: {error}")
 
 
+def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDeploySchema:
+    """The file as it is now, if nothing has changed that would replace replicas.
+
+    Raises:
+        InvalidConfigError: it is faulty, or changes more than live settings.
+    """
+    _applications(config)
+    if changes := changes_beyond(running, config):
+        raise InvalidConfigError(
+            f"{', '.join(changes)} changed, which would stop the service; only user_config "
+            "changes while it runs: restart to apply the rest"
+        )
+    return config
+
+
 def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
     """The checked arguments of each of the file's applications that are ours."""
-    return {app.name: parse(app.args) for app in config.applications if app.import_path == _BUILDER}
+    ours = [app for app in config.applications if app.import_path == _BUILDER]
+    parsed = {app.name: parse(app.args) for app in ours}
+    for app in ours:
+        check_user_configs(app, parsed[app.name].draft.method)
+    return parsed
 
 
 def _shared_cpus(applications: dict[str, AppArgs]) -> frozenset[int]:
@@ -138,6 +161,7 @@ def _greet(host: str, port: int, cluster: LocalCluster, applications: dict[str, 
     model = next(iter(applications.values())).target.model_id if applications else "MODEL"
     say(f"metrics: {cluster.metrics_url}")
     say(f"logs: {cluster.log_folder}")
+    say(f"live settings: edit user_config in the file, then kill -HUP {os.getpid()}")
     say(f"ready: {url}")
     say(
         f"\n  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n"

@@ -4,7 +4,7 @@ from typing import Any
 
 from ray import serve
 from ray.llm._internal.serve.core.configs.openai_api_models import to_model_metadata
-from ray.llm._internal.serve.core.ingress.ingress import DEFAULT_ENDPOINTS
+from ray.llm._internal.serve.core.ingress.ingress import DEFAULT_ENDPOINTS, init
 from ray.serve import Application
 from ray.serve.llm import LLMConfig, build_llm_deployment
 from ray.serve.llm.ingress import make_fastapi_ingress
@@ -12,6 +12,7 @@ from ray.serve.llm.ingress import make_fastapi_ingress
 from specray.errors import InvalidConfigError
 from specray.serve.controller import Controller
 from specray.serve.draft_server import DraftServer
+from specray.serve.http_errors import add_error_handlers
 from specray.serve.ingress import Router
 from specray.serve.settings import AppArgs, parse, plugged_in
 from specray.serve.target_server import TargetServer
@@ -88,7 +89,7 @@ def _router(
     drafts: list[Application],
 ) -> Application:
     loras = {target.model_id: target.lora_config for target in args.targets}
-    ingress = make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS)
+    ingress = make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS, app=add_error_handlers(init()))
     return router_deployment(args, ingress).bind(
         llm_deployments=targets,
         model_cards={

@@ -4,14 +4,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
-from specray.config import LiveDraftConfig, LivePolicyConfig, ModelDraftConfig
+from specray.config import ModelDraftConfig
 from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, find_local
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import read_file
+from specray.serve.live import check_user_configs
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import (
@@ -87,15 +87,7 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
     overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
     pools = read_pools(args, overrides)
     user_config = overrides.get("controller", {}).get("user_config") or {}
-    _check_live("controller", LivePolicyConfig, user_config)
-    draft_config = overrides.get("draft", {}).get("user_config") or {}
-    if args.draft.method == "hybrid":
-        _check_live("draft", LiveDraftConfig, draft_config)
-    elif draft_config:
-        raise InvalidConfigError(
-            f"deployments.draft.user_config: {draft_config} is for a hybrid; draft.method is "
-            f"{args.draft.method}"
-        )
+    check_user_configs(app, args.draft.method)
     targets = _targets(args, pools)
     draft = _draft(args, pools)
     is_on_one_node = config.proxy_location == "HeadOnly"
@@ -110,15 +102,6 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
         tokenizers=_compare_tokenizers(args, draft),
         warnings=advise(args, targets, draft, user_config, is_on_one_node),
     )
-
-
-def _check_live(name: str, model: type[BaseModel], user_config: dict[str, Any]) -> None:
-    try:
-        model.model_validate(user_config)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join((name, "user_config", *map(str, first["loc"])))
-        raise InvalidConfigError(f"deployments.{place}: {first['msg']}") from None
 
 
 def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:

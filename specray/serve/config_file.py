@@ -20,6 +20,8 @@ def read_file(path: Path) -> ServeDeploySchema:
     """
     try:
         raw = yaml.safe_load(path.read_text())
+        if not isinstance(raw, dict):
+            raise InvalidConfigError(f"{path}: holds no settings; deployments/local.yaml is one")
         config = ServeDeploySchema.model_validate(raw)
     except OSError as error:
         raise InvalidConfigError(f"{path}: {error.strerror}") from None

@@ -77,6 +77,8 @@ class LocalCluster:
             _node_ip_address=_LOOPBACK,
             _temp_dir=str(self._folder),
             _metrics_export_port=self._metrics_port,
+            # Ray's workers step back behind everything else by default; ours serve people.
+            _system_config={"worker_niceness": 0},
         )
         return self
 
@@ -94,22 +96,23 @@ class LocalCluster:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def check_resources(self, args: AppArgs) -> None:
-        """See that this machine has the GPUs that one replica of each pool needs.
+        """See that this machine has the GPUs or cores that one replica of each target needs.
 
         Raises:
             InvalidConfigError: naming the field and the numbers.
         """
-        found = ray.cluster_resources().get("GPU", 0)
         for target, place in zip(args.targets, places_of_targets(args), strict=True):
             engine = target.get_engine_config()
-            needed = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
-            if needed > found:
-                raise InvalidConfigError(
-                    f"{place}.engine_kwargs: a target replica needs {needed:g} GPUs "
-                    f"(tensor_parallel_size {engine.tensor_parallel_degree}), this machine has "
-                    f"{found:g}; lower tensor_parallel_size, set accelerator_config.kind to cpu, "
-                    "or deploy the file to a cluster with `serve deploy`"
-                )
+            for kind, name in (("GPU", "GPUs"), ("CPU", "cores")):
+                found = ray.cluster_resources().get(kind, 0)
+                needed = sum(bundle.get(kind, 0) for bundle in engine.placement_bundles)
+                if needed > found:
+                    raise InvalidConfigError(
+                        f"{place}.engine_kwargs: a target replica needs {needed:g} {name} "
+                        f"(tensor_parallel_size {engine.tensor_parallel_degree}), this machine "
+                        f"has {found:g}; lower tensor_parallel_size, set accelerator_config.kind "
+                        "to cpu, or deploy the file to a cluster with `serve deploy`"
+                    )
 
     def deploy(self, config: ServeDeploySchema) -> None:
         """Hand the applications to Serve."""

@@ -46,3 +46,16 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert exit_info.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["--version"])
+
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out.startswith("specray 0.")
+
+
+def test_models_alone_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    assert all(f"bundled:{name}" in capsys.readouterr().out for name in list(BUNDLED)[:1])

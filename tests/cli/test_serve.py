@@ -56,7 +56,7 @@ def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path, config: dict[str, A
     ("content", "message"),
     [
         (b"applications: [", "config.yaml: while parsing"),
-        (b"", "config.yaml: .*ServeDeploySchema"),
+        (b"", "config.yaml: holds no settings"),
         (b"applications: 3", "config.yaml: (.|\n)*applications"),
         (b"- a\n- b", "config.yaml: "),
         (b"\xff\xfe\x00", "config.yaml: .*utf-8"),

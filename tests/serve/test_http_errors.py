@@ -1,0 +1,78 @@
+"""The form of refusals, on an app made like the router's."""
+
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+from fastapi.testclient import TestClient
+from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
+from ray.llm._internal.serve.core.ingress.ingress import init
+from ray.serve.llm.openai_api_models import ChatCompletionRequest
+
+from specray.serve.http_errors import add_error_handlers
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    app = add_error_handlers(init())
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatCompletionRequest) -> None:
+        if body.model == "unknown":
+            raise HTTPException(404, 'Could not find base model with ID "unknown".')
+        if body.model == "refused":
+            raise OpenAIHTTPException(400, "depth is -1", type="invalid_request_error")
+        raise OpenAIHTTPException(503, "no replica")
+
+    return TestClient(app)
+
+
+def error_of(client: TestClient, status: int, **request: Any) -> dict[str, Any]:
+    response = client.post("/v1/chat/completions", **request)
+    assert response.status_code == status
+    assert set(response.json()) == {"error"}
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+def test_an_unknown_model(client: TestClient) -> None:
+    error = error_of(client, 404, json={"model": "unknown", "messages": MESSAGES})
+    assert "unknown" in error["message"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "model_not_found")
+
+
+def test_an_unknown_path(client: TestClient) -> None:
+    response = client.get("/v1/nothing")
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == "Not Found"
+
+
+def test_refusals_are_told_in_their_own_words_only(client: TestClient) -> None:
+    error = error_of(client, 400, json={"model": "refused", "messages": MESSAGES})
+    assert (error["message"], error["type"]) == ("depth is -1", "invalid_request_error")
+    error = error_of(client, 503, json={"model": "m", "messages": MESSAGES})
+    assert (error["message"], error["type"]) == ("no replica", "server_error")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": "m"}, "messages"),
+        ({"model": "m", "messages": MESSAGES, "temperature": "hot"}, "temperature"),
+        ({"model": "m", "messages": MESSAGES, "stop": 3}, "stop"),
+    ],
+)
+def test_a_faulty_field_is_named(client: TestClient, body: dict[str, Any], param: str) -> None:
+    error = error_of(client, 400, json=body)
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+
+
+def test_bodies_that_are_no_json(client: TestClient) -> None:
+    assert error_of(client, 400, content=b"{", headers={"content-type": "application/json"})
+    error = error_of(client, 400, content=b'{"model": "m"}', headers={"content-type": "text/plain"})
+    assert "Content-Type: application/json" in error["message"]
+    assert error_of(client, 400, content=b"\xff", headers={"content-type": "application/json"})

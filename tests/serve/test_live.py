@@ -1,0 +1,72 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.serve.schema import ServeDeploySchema
+
+from specray.errors import InvalidConfigError
+from specray.serve.live import changes_beyond, check_user_configs
+
+LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(LOCAL.read_text())
+    return config
+
+
+def schema(config: dict[str, Any]) -> ServeDeploySchema:
+    return ServeDeploySchema.model_validate(copy.deepcopy(config))
+
+
+def with_settings(config: dict[str, Any], name: str, settings: dict[str, Any]) -> ServeDeploySchema:
+    config["applications"][0]["deployments"] = [{"name": name, "user_config": settings}]
+    return schema(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings", "message"),
+    [
+        ("controller", "prompt_lookup", {"max_depth": -1}, r"max_depth: .*\(got -1\)"),
+        ("controller", "prompt_lookup", {"max_dept": 2}, r"max_dept: Extra inputs"),
+        ("controller", "prompt_lookup", {"max_wait_ms": 0}, r"max_wait_ms: "),
+        ("draft", "hybrid", {"sources": []}, r"sources: "),
+    ],
+)
+def test_a_faulty_live_setting_is_named(
+    config: dict[str, Any], name: str, method: str, settings: dict[str, Any], message: str
+) -> None:
+    (app,) = with_settings(config, name, settings).applications
+    with pytest.raises(InvalidConfigError, match=rf"deployments\.{name}\.user_config\.{message}"):
+        check_user_configs(app, method)
+
+
+def test_only_a_hybrid_has_live_settings_of_its_draft(config: dict[str, Any]) -> None:
+    (app,) = with_settings(config, "draft", {"sources": ["model"]}).applications
+    check_user_configs(app, "hybrid")
+    with pytest.raises(InvalidConfigError, match=r"draft\.method is model"):
+        check_user_configs(app, "model")
+
+
+def test_live_settings_may_change(config: dict[str, Any]) -> None:
+    before = schema(config)
+    after = with_settings(config, "controller", {"is_enabled": False, "max_depth": 2})
+    assert changes_beyond(before, before) == ()
+    assert changes_beyond(before, after) == ()
+    config["applications"][0].pop("deployments")
+    assert changes_beyond(after, schema(config)) == ()
+
+
+def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:
+    before = schema(config)
+    config["http_options"]["port"] = 9000
+    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
+    config["applications"][0]["deployments"].append({"name": "router", "num_replicas": 2})
+    assert changes_beyond(before, schema(config)) == (
+        "http_options.port",
+        "applications.specray.args.speculation.max_depth",
+        "applications.specray.deployments.router",
+    )
