@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specray.config import CustomDraftConfig, DraftConfig, ModelDraftConfig
-from specray.draft.causal_lm import load_causal_lm
+from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -28,7 +28,7 @@ def make_proposer(config: DraftConfig) -> Proposer:
 
 
 def _model_proposer(config: ModelDraftConfig) -> Proposer:
-    model = load_causal_lm(resolve(config.model), config)
+    model = load_language_model(resolve(config.model), config)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()

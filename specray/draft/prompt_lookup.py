@@ -49,6 +49,10 @@ class PromptLookup:
         entries = (self._sessions[session_id] for session_id in session_ids)
         return [proposal for entry in entries for proposal in self._propose(*entry)]
 
+    def work(self) -> bool:
+        """Nothing: all is done at once."""
+        return False
+
     def take_evicted(self) -> list[int]:
         """Nothing: an index is small, and closed with its session."""
         return []
