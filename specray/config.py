@@ -53,6 +53,14 @@ class ModelDraftConfig(_Settings):
     model: str = Field(description="Folder, hub id, or `bundled:NAME` of a causal LM.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    quantization: Literal["auto", "none", "int8"] = Field(
+        "auto", description="Weights of the matrix products; `auto` is int8 on a CPU."
+    )
+    head_tokens: PositiveInt | None = Field(
+        None,
+        description="Most tokens that are ever proposed, of those that the draft lists as its "
+        "target's most frequent; all that are listed if left out.",
+    )
     support: PositiveInt = Field(
         32, le=MAX_SUPPORT, description="Most tokens a shipped draft distribution keeps."
     )

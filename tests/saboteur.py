@@ -38,6 +38,9 @@ class Saboteur:
         self._old = (self._old + proposals)[-50:]
         return [*old, *proposals, *proposals[:1]]  # stale, new, repeated
 
+    def work(self) -> bool:
+        return False
+
     def take_evicted(self) -> list[int]:
         """Now and then pretend to have lost a session."""
         if self._tokens and self._random.random() < 0.02:

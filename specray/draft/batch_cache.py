@@ -1,51 +1,58 @@
-"""A batch's keys and values during one proposal, as transformers' models see them."""
+"""Keys and values of a batch in one tensor, as transformers' models and GPUs want them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from specray.draft.kv_pool import BLOCK_TOKENS, KvPool
-
-
-class CachedRow(NamedTuple):
-    """Where a session's keys and values lie, and how far they go."""
-
-    blocks: list[int]
-    num_cached: int  # tokens whose keys and values are in the pool
-    stop: int  # tokens there will be after this proposal
+from specray.draft.attention import CachedRow, causal_mask, grouped_attention
 
 
 class BatchCache(Cache):
-    """A working copy of some sessions' part of the pool: gathered once, written every pass.
+    """A working copy of some sessions' keys and values: copied once, written every pass.
 
     Column p of a row belongs to the row's token at position p, so a batch may be ragged, and a
     rolled-back token is simply overwritten. The last column takes what padding writes; no pass
-    reads it.
+    reads it. Columns are zero until they are computed: attention masks what it must not see by
+    0 * value, and would spread a NaN.
     """
 
-    def __init__(self, pool: KvPool, rows: list[CachedRow]) -> None:
+    def __init__(self, rows: Sequence[CachedRow], group: int = 1) -> None:
+        """Copies the rows' part of their sessions; in `attend`, `group` heads share a key head."""
         super().__init__(layers=[])
-        self._pool = pool
         self._rows = rows
-        self._trash = max(row.stop for row in rows)
-        slots = self._gathered_slots()  # [batch, columns]
-        gathered = pool.kv.index_select(1, slots.flatten())
-        self._kv = gathered.unflatten(1, slots.shape)  # [layers, batch, columns, 2, heads, dim]
-        self._row_ids = torch.arange(len(rows), device=slots.device).unsqueeze(1)
-        self._columns = slots[:, :0]  # of the pass that runs: [rows, queries]
+        self._group = group
+        num_layers, num_heads, _, dim = rows[0].states.shape
+        self._num_columns = max(row.stop for row in rows) + 1
+        # [layers, 2 * heads, batch, columns, dim]
+        self._kv = rows[0].states.new_zeros(
+            num_layers, num_heads, len(rows), self._num_columns, dim
+        )
+        for index, row in enumerate(rows):
+            cached = slice(0, row.num_cached)
+            self._kv[:, :, index, cached] = row.states[:, :, cached]
+        self._starts = torch.arange(len(rows), device=self._kv.device)[:, None] * self._num_columns
+        # Of the pass that runs:
+        self._written = self._starts.flatten()  # [rows * queries], in `_kv[layer].flatten(1, 2)`
+        self._num_queries = 1
         self._length = 0
+        self._mask: Tensor | None = None
 
     def start_pass(self, positions: Tensor, length: int) -> None:
-        """Sets where the next pass writes.
-
-        Args:
-            positions: [rows, queries] of its tokens, for the first rows; negative is padding.
-            length: columns that it reads.
-        """
-        self._columns = positions.where(positions >= 0, self._trash)
+        """See `AttentionCache`."""
+        num_rows, self._num_queries = positions.shape
+        columns = positions.where(positions >= 0, self._num_columns - 1)
+        self._written = (self._starts[:num_rows] + columns).flatten()
         self._length = length
+        self._mask = causal_mask(positions, length, self._group)
+
+    def attend(self, queries: Tensor, states: Tensor, layer: int) -> Tensor:
+        """See `AttentionCache`."""
+        keys, values = self._append(states, layer)
+        by_row = queries.unflatten(0, (-1, self._num_queries))
+        return grouped_attention(by_row, keys, values, self._mask)
 
     def update(
         self,
@@ -56,42 +63,22 @@ class BatchCache(Cache):
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
         """Writes a layer's new keys and values; returns all of the rows': [rows, heads, length]."""
-        num_rows = len(key_states)
-        layer = self._kv[layer_idx, :num_rows]
-        new = torch.stack((key_states, value_states), dim=3)  # [rows, heads, queries, 2, dim]
-        layer[self._row_ids[:num_rows], self._columns] = new.permute(0, 2, 3, 1, 4)
-        keys, values = layer[:, : self._length].unbind(2)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+        states = torch.cat((key_states, value_states), dim=1).transpose(1, 2)
+        return self._append(states.flatten(0, 1), layer_idx)
 
     def get_seq_length(self, _layer_idx: int = 0) -> int:
         """Columns that the running pass reads, less the ones it writes."""
-        return self._length - self._columns.shape[1]
+        return self._length - self._num_queries
 
     def store(self) -> None:
-        """Copies what the passes computed back into the pool."""
-        device = self._kv.device
-        written = [
-            (row_id, position)
-            for row_id, row in enumerate(self._rows)
-            for position in range(row.num_cached, row.stop)
-        ]
-        slots = [
-            slot
-            for row in self._rows
-            for slot in KvPool.slots(row.blocks, row.num_cached, row.stop)
-        ]
-        if written:
-            row_ids, positions = torch.tensor(written, device=device).unbind(1)
-            computed = self._kv[:, row_ids, positions]
-            self._pool.kv.index_copy_(1, torch.tensor(slots, device=device), computed)
+        """See `AttentionCache`."""
+        for index, row in enumerate(self._rows):
+            computed = slice(row.num_cached, row.stop)
+            row.states[:, :, computed] = self._kv[:, :, index, computed]
 
-    def _gathered_slots(self) -> Tensor:
-        """For each row the slots of its blocks, then of the empty block; one column to spare."""
-        num_blocks = self._trash // BLOCK_TOKENS + 1
-        table = []
-        for row in self._rows:
-            held = row.blocks[: -(-row.num_cached // BLOCK_TOKENS)]
-            table.append(held + [0] * (num_blocks - len(held)))
-        blocks = torch.tensor(table, device=self._pool.kv.device).unsqueeze(2)
-        within = torch.arange(BLOCK_TOKENS, device=blocks.device)
-        return (blocks * BLOCK_TOKENS + within).flatten(1)
+    def _append(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        kv = self._kv[layer]
+        kv.flatten(1, 2).index_copy_(1, self._written, states.transpose(0, 1))
+        num_rows = len(self._written) // self._num_queries
+        keys, values = kv[:, :num_rows, : self._length].transpose(0, 1).chunk(2, dim=1)
+        return keys, values

@@ -1,23 +1,28 @@
 """A small causal language model, reached through transformers' cache and attention interface."""
 
 import inspect
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from specray.config import ModelDraftConfig
+from specray.draft.attention import AttentionCache, CachedRow
 from specray.draft.batch_cache import BatchCache
 from specray.draft.kv_pool import KvLayout
 from specray.errors import InvalidConfigError
 
 
 class CausalLm:
-    """A decoder whose layers all attend to everything before, one forward pass at a time."""
+    """Any decoder whose layers all attend to everything before."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, head_token_ids: Tensor | None = None) -> None:
         """Checks that the model fits our cache.
+
+        Args:
+            model: the model.
+            head_token_ids: the tokens that its head is for, if it has been trimmed.
 
         Raises:
             InvalidConfigError: It is not a decoder with full attention in every layer.
@@ -30,19 +35,17 @@ class CausalLm:
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.max_positions: int = text_config.max_position_embeddings
         self.layout = self._probe_layout()
+        self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
+
+    def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
+        """The keys and values of a batch, for the passes of one proposal."""
+        return BatchCache(rows)
 
     @torch.inference_mode()
     def next_logits(
-        self, token_ids: Tensor, positions: Tensor, cache: BatchCache, length: int
+        self, token_ids: Tensor, positions: Tensor, cache: AttentionCache, length: int
     ) -> Tensor:
-        """Logits of the token after each row's last one, [rows, vocab].
-
-        Args:
-            token_ids: [rows, queries], padded on the left.
-            positions: [rows, queries], negative where padded.
-            cache: holds what comes before; takes these tokens' keys and values.
-            length: one more than the largest position.
-        """
+        """Logits of the token after each row's last one; see `LanguageModel`."""
         cache.start_pass(positions, length)
         positions = positions.clamp(min=0)
         columns = torch.arange(length, device=self.device)
@@ -67,8 +70,7 @@ class CausalLm:
             )
         if self._model.config._attn_implementation != "sdpa":
             raise InvalidConfigError(f"draft model {name} has no `sdpa` attention; take another")
-        layers = DynamicCache(config=self._model.config).layers
-        if any(type(layer) is not DynamicLayer for layer in layers):
+        if not has_full_attention(self._model):
             raise InvalidConfigError(
                 f"draft model {name} has layers without full attention (sliding window, linear); "
                 "take one that attends to all tokens in every layer"
@@ -95,29 +97,7 @@ class CausalLm:
         return KvLayout(len(cache.layers), num_heads, head_dim)
 
 
-def load_causal_lm(path: str, config: ModelDraftConfig) -> CausalLm:
-    """Loads the draft model from a folder or hub id.
-
-    Args:
-        path: where the model lies; `config.model` with its shorthand resolved.
-        config: device and data type; "auto" is bfloat16 on a GPU and float32 on a CPU.
-
-    Raises:
-        InvalidConfigError: It can't be loaded, or can't be a draft.
-    """
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "bfloat16" if device == "cuda" else "float32"
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=getattr(torch, dtype),
-            attn_implementation="sdpa",
-            trust_remote_code=config.trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"draft model {path} can't be loaded: {error}") from error
-    return CausalLm(model.to(device))
+def has_full_attention(model: PreTrainedModel) -> bool:
+    """Whether every layer attends to all tokens: no sliding window, no linear attention."""
+    layers = DynamicCache(config=model.config).layers
+    return all(type(layer) is DynamicLayer for layer in layers)

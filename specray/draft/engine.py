@@ -28,10 +28,10 @@ class DraftEngine:
     """Runs a proposer for the sessions of many routers.
 
     Each turn: all that has arrived is applied, then every session whose last commit wants tokens
-    gets a proposal, in one batch or in as many as the proposer makes of them; then at most one
-    session is opened, so that a long prefill holds up one turn and not ten. Commits to a session
-    that waits to be opened wait with it.
-    Opening alone is not answered: the target's next token comes from its own prefill.
+    gets a proposal, in one batch or in as many as the proposer makes of them; then one session is
+    opened, or, when none waits, the proposer does a little of its other work, so that prefills
+    hold up no turn for long. Commits to a session that waits to be opened wait with it. Opening
+    alone is not answered: the target's next token comes from its own prefill.
     """
 
     def __init__(self, proposer: Proposer, inbox: Inbox) -> None:
@@ -44,11 +44,13 @@ class DraftEngine:
         self._early_commits: dict[int, list[Commit]] = {}  # of sessions in `_opening`
         self._arrived_ns: dict[int, int] = {}  # of the last commit
         self._wanting: dict[int, None] = {}  # sessions to be answered, in order of commit
+        self._has_work = False  # whether the proposer may have more to do between turns
 
     def run(self) -> None:
         """Turns until the inbox is closed."""
         while True:
-            deliveries = self._inbox.take(is_waiting=not (self._opening or self._wanting))
+            is_idle = not (self._opening or self._wanting or self._has_work)
+            deliveries = self._inbox.take(is_waiting=is_idle)
             if deliveries is None:
                 return
             started_s = time.monotonic()
@@ -63,8 +65,12 @@ class DraftEngine:
                 self._apply(delivery)
         self._answer()
         self._replies.send()
-        self._open_next()
-        self._replies.send()
+        if self._opening:
+            self._open_next()
+            self._replies.send()
+            self._has_work = True  # its prefill may go on
+        else:
+            self._has_work = self._proposer.work()
         self.stats.num_open_sessions = len(self._directory)
 
     def _apply(self, arrival: Arrival) -> None:
@@ -124,8 +130,6 @@ class DraftEngine:
             self._replies.add_lost(address)
 
     def _open_next(self) -> None:
-        if not self._opening:
-            return
         session_id = next(iter(self._opening))
         session, commits = self._opening.pop(session_id), self._early_commits.pop(session_id)
         try:

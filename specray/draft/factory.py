@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from specray.config import CustomDraftConfig, DraftConfig, LiveDraftConfig, ModelDraftConfig
-from specray.draft.causal_lm import load_causal_lm
 from specray.draft.hybrid import HybridProposer
+from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -49,7 +49,7 @@ def reconfigure(proposer: Proposer, user_config: dict[str, Any]) -> None:
 
 
 def _model_proposer(config: ModelDraftConfig) -> Proposer:
-    model = load_causal_lm(resolve(config.model), config)
+    model = load_language_model(resolve(config.model), config)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()

@@ -102,6 +102,10 @@ class HybridProposer:
         ]
         return proposals or self._ask_model(session_ids)
 
+    def work(self) -> bool:
+        """Lets the model catch up a little; whether there is more."""
+        return self._model.work()
+
     def take_evicted(self) -> list[int]:
         """Sessions that the model has dropped since the last call."""
         evicted = self._model.take_evicted()

@@ -1,10 +1,12 @@
-"""The memory of all sessions' keys and values: a fixed pool, handed out in blocks."""
+"""The memory of all sessions' keys and values."""
 
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 BLOCK_TOKENS = 16
+_GROWTH = 1.25  # a session that grows is given this much, so that it is seldom copied
 
 
 class KvLayout(NamedTuple):
@@ -16,41 +18,57 @@ class KvLayout(NamedTuple):
 
 
 class KvPool:
-    """Token slots for keys and values; a session holds as many blocks of them as it needs.
+    """Hands out keys' and values' memory within a budget of tokens.
 
-    Block 0 belongs to nobody and stays zero: it fills the columns of a batch that a short session
-    leaves empty. Free blocks are zero too: attention masks what it must not see by 0 * value, so
-    another session's NaN would spread.
+    A session's lies in one piece, so that attention reads it where it is: copying a batch together
+    for each proposal would move more bytes than the proposal itself.
     """
 
     def __init__(
         self, layout: KvLayout, num_tokens: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        num_blocks = num_tokens // BLOCK_TOKENS
-        shape = (layout.num_layers, (num_blocks + 1) * BLOCK_TOKENS, 2, *layout[1:])
-        self.capacity = num_blocks * BLOCK_TOKENS
-        self.kv = torch.zeros(shape, dtype=dtype, device=device)  # [layers, slots, 2, heads, dim]
-        self._free = list(range(num_blocks, 0, -1))
+        self.capacity = num_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+        self._layout = layout
+        self._dtype = dtype
+        self._device = device
+        self._num_free = self.capacity
 
-    def grow(self, blocks: list[int], num_tokens: int) -> bool:
-        """Adds blocks until `num_tokens` fit; takes none and returns False if too few are left."""
-        num_missing = -(-num_tokens // BLOCK_TOKENS) - len(blocks)
-        if num_missing > len(self._free):
-            return False
-        blocks += (self._free.pop() for _ in range(num_missing))
-        return True
+    def empty(self) -> Tensor:
+        """The memory of a session without tokens: [layers, 2 * heads, 0, dim]."""
+        return self._allocate(0)
 
-    def release(self, blocks: list[int]) -> None:
-        """Takes all of a session's blocks back."""
-        slots = self.slots(blocks, 0, len(blocks) * BLOCK_TOKENS)
-        self.kv.index_fill_(1, torch.tensor(slots, dtype=torch.long, device=self.kv.device), 0.0)
-        self._free += blocks
-        blocks.clear()
+    def grow(self, states: Tensor, num_tokens: int) -> Tensor | None:
+        """Makes room for a session of `num_tokens`.
 
-    @staticmethod
-    def slots(blocks: list[int], start: int, stop: int) -> list[int]:
-        """The slots of a session's tokens from `start` to before `stop`."""
-        return [
-            blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
-            for position in range(start, stop)
-        ]
+        Args:
+            states: what the session holds, [layers, 2 * heads, tokens, dim]: the heads' keys, then
+                their values. Returned as it is when it suffices; else it must not be used again.
+            num_tokens: what must fit.
+
+        Returns:
+            The session's memory with what it held, or None if the budget does not allow it.
+        """
+        held = states.shape[2]
+        if num_tokens <= held:
+            return states
+        roomy = _in_blocks(int(num_tokens * _GROWTH)) if held else 0
+        for wanted in (roomy, _in_blocks(num_tokens)):
+            if 0 < wanted - held <= self._num_free:
+                self._num_free -= wanted - held
+                grown = self._allocate(wanted)
+                grown[:, :, :held] = states
+                return grown
+        return None
+
+    def release(self, states: Tensor) -> None:
+        """Takes a session's memory back."""
+        self._num_free += states.shape[2]
+
+    def _allocate(self, num_tokens: int) -> Tensor:
+        num_layers, num_heads, head_dim = self._layout
+        shape = (num_layers, 2 * num_heads, num_tokens, head_dim)
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+
+def _in_blocks(num_tokens: int) -> int:
+    return -(-num_tokens // BLOCK_TOKENS) * BLOCK_TOKENS

@@ -6,16 +6,16 @@ from typing import NamedTuple
 import torch
 
 from specray.config import ModelDraftConfig
-from specray.draft.batch_cache import BatchCache, CachedRow
-from specray.draft.causal_lm import CausalLm
+from specray.draft.attention import CachedRow
 from specray.draft.kv_pool import KvPool
+from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession, SessionStore
 from specray.draft.rollout import Rollout
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal
 
-_PREFILL_TOKENS = 512  # one pass of a prefill; bounds its memory
+_PREFILL_TOKENS = 64  # one pass of a prefill; what it takes is what other sessions wait
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
 
 
@@ -29,10 +29,10 @@ class ModelProposer:
 
     A session longer than the model's positions, or than the whole cache, is kept but proposes
     nothing. When memory runs out the idlest session is evicted; when all are in use, those that
-    find no room propose nothing.
+    find no room propose nothing. Nor does one far behind, until `work` has brought it up.
     """
 
-    def __init__(self, model: CausalLm, config: ModelDraftConfig, generator: torch.Generator):
+    def __init__(self, model: LanguageModel, config: ModelDraftConfig, generator: torch.Generator):
         """Takes the KV memory.
 
         Args:
@@ -45,16 +45,17 @@ class ModelProposer:
         self._store = SessionStore(self._pool, config.max_sessions)
         self._max_length = min(model.max_positions, self._pool.capacity)
         self._rollout = Rollout(model, config.support, generator)
+        self._behind: dict[int, ModelSession] = {}  # left to `work`, first come first served
 
     def open(self, session: OpenSession) -> None:
-        """Prefills the session; raises SessionRejectedError when its tokens are impossible."""
+        """Begins the prefill; raises SessionRejectedError when its tokens are impossible."""
         self.close(session.session_id)
         self._check(session.token_ids)
-        opened = ModelSession(session)
+        opened = ModelSession(session, self._pool.empty())
         self._store.add(opened)
         length = len(opened)
         if length <= self._max_length and self._store.reserve(opened, length, {opened.session_id}):
-            self._prefill(opened)
+            self._catch_up(opened)
 
     def commit(self, commit: Commit) -> None:
         """Extends or rolls back a session; raises SessionRejectedError after a missed commit."""
@@ -83,6 +84,15 @@ class ModelProposer:
             drafted.get(session.session_id) or session.proposal((), "model") for session in sessions
         ]
 
+    def work(self) -> bool:
+        """Prefills a little for the session that has waited longest; whether there is more."""
+        for session_id, session in list(self._behind.items()):
+            if self._store.get(session_id) is session:
+                self._catch_up(session)
+                break
+            del self._behind[session_id]
+        return bool(self._behind)
+
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
         return self._store.take_evicted()
@@ -104,35 +114,39 @@ class ModelProposer:
             if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
                 depth = 0
             if depth > 0 and session.num_uncached > _CATCH_UP_TOKENS:
-                self._prefill(session)
+                if session.session_id not in self._behind:
+                    self._catch_up(session)
+                depth = 0 if session.session_id in self._behind else depth
             rows.append(_Row(session, depth))
         return rows
 
-    def _prefill(self, session: ModelSession) -> None:
-        """Caches all of one session's tokens; its memory must have been reserved."""
-        cache = BatchCache(
-            self._pool, [CachedRow(session.blocks, session.num_cached, len(session))]
-        )
+    def _catch_up(self, session: ModelSession) -> None:
+        """Caches the session's next tokens, and leaves the rest to `work` if they are many."""
+        room = session.states.shape[2]
+        start = session.num_cached
+        stop = min(start + _PREFILL_TOKENS, len(session), room)
+        cache = self._model.make_cache([CachedRow(session.states, start, stop)])
         device = self._model.device
-        for start in range(session.num_cached, len(session), _PREFILL_TOKENS):
-            stop = min(start + _PREFILL_TOKENS, len(session))
-            token_ids = torch.tensor([session.token_ids[start:stop]], device=device)
-            positions = torch.arange(start, stop, device=device).unsqueeze(0)
-            self._model.next_logits(token_ids, positions, cache, stop)
+        token_ids = torch.tensor([session.token_ids[start:stop]], device=device)
+        positions = torch.arange(start, stop, device=device).unsqueeze(0)
+        self._model.next_logits(token_ids, positions, cache, stop)
         cache.store()
-        session.set_cached()
+        session.set_cached(stop)
+        if session.num_uncached > _CATCH_UP_TOKENS and stop < room:
+            self._behind[session.session_id] = session
+        else:
+            self._behind.pop(session.session_id, None)
 
     def _draft(self, rows: list[_Row]) -> dict[int, Proposal]:
         sessions, depths = zip(*rows, strict=True)
-        cache = BatchCache(
-            self._pool,
-            [CachedRow(s.blocks, s.num_cached, len(s) + depth - 1) for s, depth in rows],
+        cache = self._model.make_cache(
+            [CachedRow(s.states, s.num_cached, len(s) + depth - 1) for s, depth in rows]
         )
         drafts = self._rollout.run(sessions, depths, cache)
         cache.store()
         proposals = {}
         for session, draft in zip(sessions, drafts, strict=True):
-            session.set_cached(ahead=draft.token_ids[:-1])
+            session.set_cached(len(session), ahead=draft.token_ids[:-1])
             proposal = session.proposal(draft.token_ids, "model", draft.distributions)
             proposals[session.session_id] = proposal
         return proposals

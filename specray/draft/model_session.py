@@ -2,24 +2,27 @@
 
 from collections.abc import Collection, Sequence
 
+from torch import Tensor
+
 from specray.draft.kv_pool import KvPool
 from specray.draft.session import Session
 from specray.types import Commit, OpenSession
 
 
 class ModelSession(Session):
-    """A session and the part of the pool that it holds.
+    """A session and its keys and values.
 
-    The pool may be ahead: it keeps what was drafted beyond the last commit, which the next commit
-    confirms as far as it agrees. Rolling back is counting less.
+    They may be ahead: what was drafted beyond the last commit is kept, and the next commit
+    confirms it as far as it agrees. Rolling back is counting less.
     """
 
-    __slots__ = ("_ahead", "blocks", "num_cached")
+    __slots__ = ("_ahead", "num_cached", "states")
 
-    def __init__(self, opened: OpenSession) -> None:
+    def __init__(self, opened: OpenSession, states: Tensor) -> None:
+        """Takes the memory of a session without tokens; see `KvPool.empty`."""
         super().__init__(opened)
-        self.blocks: list[int] = []
-        self.num_cached = 0  # committed tokens whose keys and values are in the pool
+        self.states = states  # [layers, 2 * heads, tokens, dim]
+        self.num_cached = 0  # committed tokens whose keys and values are in `states`
         self._ahead: Sequence[int] = ()
 
     def extend(self, commit: Commit) -> None:
@@ -31,9 +34,9 @@ class ModelSession(Session):
             self.num_cached += 1
         self._ahead = ()
 
-    def set_cached(self, ahead: Sequence[int] = ()) -> None:
-        """Notes that all committed tokens, and `ahead` beyond them, are in the pool."""
-        self.num_cached = len(self)
+    def set_cached(self, num_tokens: int, ahead: Sequence[int] = ()) -> None:
+        """Notes that so many committed tokens, and `ahead` beyond them, are in `states`."""
+        self.num_cached = num_tokens
         self._ahead = ahead
 
     @property
@@ -71,25 +74,29 @@ class SessionStore:
         """Gives a session's memory back; unknown ids are ignored."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._pool.release(session.blocks)
+            self._pool.release(session.states)
 
     def reserve(self, session: ModelSession, num_tokens: int, needed: Collection[int]) -> bool:
         """Makes room for a session of `num_tokens`, evicting the idlest that is not `needed`.
 
         Returns False when that is not enough; then the session keeps what it has.
         """
-        while not self._pool.grow(session.blocks, num_tokens):
-            idle = (i for i, s in self._sessions.items() if i not in needed and s.blocks)
-            idlest = next(idle, None)
+        while (grown := self._pool.grow(session.states, num_tokens)) is None:
+            others = (i for i in self._sessions if i not in needed and self._holds_memory(i))
+            idlest = next(others, None)
             if idlest is None:
                 return False
             self._evict(idlest)
+        session.states = grown
         return True
 
     def take_evicted(self) -> list[int]:
         """Sessions evicted since the last call."""
         evicted, self._evicted = self._evicted, []
         return evicted
+
+    def _holds_memory(self, session_id: int) -> bool:
+        return self._sessions[session_id].states.shape[2] > 0
 
     def _evict(self, session_id: int) -> None:
         self.remove(session_id)

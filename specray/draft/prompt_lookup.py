@@ -96,6 +96,10 @@ class PromptLookup:
         """
         return [proposal for session_id in session_ids for proposal in self._propose(session_id)]
 
+    def work(self) -> bool:
+        """Nothing: all is done at once."""
+        return False
+
     def take_evicted(self) -> list[int]:
         """Nothing: an index is small, and closed with its session."""
         return []

@@ -43,6 +43,13 @@ class Proposer(Protocol):
         """
         ...
 
+    def work(self) -> bool:
+        """Does a little of what can wait, such as a long prefill; whether there is more.
+
+        Called between proposals, for as long as there is more: its time is what they wait.
+        """
+        ...
+
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
         ...

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.draft.batch_cache import BatchCache
-from specray.draft.causal_lm import CausalLm
+from specray.draft.attention import AttentionCache
+from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession
 from specray.sampling.truncation import BatchSampling, Drawn, draw
 from specray.types import TruncatedDistributions
@@ -25,14 +25,14 @@ class Draft(NamedTuple):
 class Rollout:
     """Continues a batch of sessions token by token."""
 
-    def __init__(self, model: CausalLm, support: int, generator: torch.Generator) -> None:
+    def __init__(self, model: LanguageModel, support: int, generator: torch.Generator) -> None:
         self._model = model
         self._support = support
         self._generator = generator
 
     @torch.inference_mode()
     def run(
-        self, sessions: Sequence[ModelSession], depths: Sequence[int], cache: BatchCache
+        self, sessions: Sequence[ModelSession], depths: Sequence[int], cache: AttentionCache
     ) -> list[Draft]:
         """Drafts `depths[i]` tokens, at least 1, for each session; depths must not ascend."""
         lengths = [len(session) for session in sessions]
@@ -45,6 +45,8 @@ class Rollout:
                 token_ids[:num_rows], positions[:num_rows], cache, max(lengths[:num_rows]) + step
             )
             drawn = draw(logits, sampling.first(num_rows), self._support, self._generator)
+            if self._model.head_token_ids is not None:
+                drawn = drawn.named(self._model.head_token_ids)
             steps.append(drawn)
             token_ids = drawn.token_ids.unsqueeze(1)
             positions = positions[:num_rows, -1:] + 1

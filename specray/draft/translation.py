@@ -119,6 +119,10 @@ class TranslatedProposer:
         """See `Proposer.propose`."""
         return [self._written(proposal) for proposal in self._proposer.propose(session_ids)]
 
+    def work(self) -> bool:
+        """See `Proposer.work`."""
+        return self._proposer.work()
+
     def take_evicted(self) -> list[int]:
         """See `Proposer.take_evicted`."""
         evicted = self._proposer.take_evicted()

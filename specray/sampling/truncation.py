@@ -57,6 +57,14 @@ class Drawn(NamedTuple):
     token_ids: Tensor  # [batch] int64
     distributions: Truncated | None  # None when all rows are greedy
 
+    def named(self, token_ids: Tensor) -> "Drawn":
+        """The same for logits whose columns stand for `token_ids` [columns]."""
+        if self.distributions is None:
+            return Drawn(token_ids[self.token_ids], None)
+        columns, probabilities = self.distributions
+        supports = token_ids[columns].masked_fill(probabilities == 0, 0)
+        return Drawn(token_ids[self.token_ids], Truncated(supports, probabilities))
+
 
 def truncate(logits: Tensor, sampling: BatchSampling, support: int) -> Truncated:
     """Filters logits as vLLM's target does and keeps at most `support` tokens.

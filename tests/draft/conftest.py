@@ -1,39 +1,12 @@
+import copy
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-VOCAB_SIZE = 100
-MAX_POSITIONS = 160
-
-
-def tiny_llama() -> PreTrainedModel:
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITIONS,
-        initializer_range=0.3,
-        attn_implementation="sdpa",
-    )
-    return LlamaForCausalLM(config)
-
-
-def tiny_gpt2() -> PreTrainedModel:
-    torch.manual_seed(8)
-    config = GPT2Config(
-        vocab_size=VOCAB_SIZE,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=MAX_POSITIONS,
-        initializer_range=0.3,
-        attn_implementation="sdpa",
-    )
-    return GPT2LMHeadModel(config)
+from specray.draft.causal_lm import CausalLm
+from specray.draft.llama import LlamaPass
+from tests.draft.tiny_models import Pair, tiny_gpt2, tiny_llama
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -42,11 +15,19 @@ def _single_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(params=[tiny_llama, tiny_gpt2], scope="session")
-def any_model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return request.param().eval()
-
-
 @pytest.fixture(scope="session")
 def llama() -> PreTrainedModel:
     return tiny_llama().eval()
+
+
+@pytest.fixture(scope="session")
+def llama_pass(llama: PreTrainedModel) -> Pair:
+    return Pair(LlamaPass(copy.deepcopy(llama)), llama)
+
+
+@pytest.fixture(params=["gpt2", "llama", "llama_pass"], scope="session")
+def any_model(request: pytest.FixtureRequest, llama: PreTrainedModel, llama_pass: Pair) -> Pair:
+    if request.param == "llama_pass":
+        return llama_pass
+    reference = llama if request.param == "llama" else tiny_gpt2().eval()
+    return Pair(CausalLm(reference), reference)

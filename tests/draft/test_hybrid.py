@@ -60,6 +60,9 @@ class Scripted:
         sessions = [self._sessions[session_id] for session_id in session_ids]
         return [s.proposal(self.token_ids[: s.depth], "model") for s in sessions]
 
+    def work(self) -> bool:
+        return False
+
     def take_evicted(self) -> list[int]:
         evicted, self.evicted = self.evicted, []
         for session_id in evicted:

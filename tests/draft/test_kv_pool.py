@@ -8,31 +8,33 @@ def pool_of(num_blocks: int) -> KvPool:
     return KvPool(layout, num_blocks * BLOCK_TOKENS, torch.float32, torch.device("cpu"))
 
 
-def test_sessions_share_no_slot_whoever_came_and_went() -> None:
-    pool, first, second, third = pool_of(4), [], [], []
-    assert pool.grow(first, BLOCK_TOKENS)
-    assert pool.grow(second, 2 * BLOCK_TOKENS)
+def test_growing_keeps_what_was_there() -> None:
+    pool = pool_of(8)
+    states = pool.grow(pool.empty(), 3)
+    states[:, :, :3] = torch.tensor([1.0, 2.0, 3.0])[:, None]
+    grown = pool.grow(states, 5 * BLOCK_TOKENS)
+    assert grown.shape[2] >= 5 * BLOCK_TOKENS
+    assert grown[0, 1, :3, 0].tolist() == [1, 2, 3]
+    assert pool.grow(grown, 4) is grown
+
+
+def test_sessions_share_a_budget() -> None:
+    pool = pool_of(3)
+    first = pool.grow(pool.empty(), 2 * BLOCK_TOKENS)
+    assert pool.grow(pool.empty(), BLOCK_TOKENS + 1) is None
+    second = pool.grow(pool.empty(), BLOCK_TOKENS)
+    assert pool.grow(second, BLOCK_TOKENS + 1) is None
     pool.release(first)
-    assert pool.grow(third, BLOCK_TOKENS + 1)
-    slots = pool.slots(second, 0, 2 * BLOCK_TOKENS) + pool.slots(third, 0, 2 * BLOCK_TOKENS)
-    assert len(set(slots)) == 4 * BLOCK_TOKENS
-    assert min(slots) == BLOCK_TOKENS  # block 0 is nobody's
-    assert max(slots) < pool.kv.shape[1]
+    assert pool.grow(second, 3 * BLOCK_TOKENS).shape[2] == 3 * BLOCK_TOKENS
+    assert pool.grow(pool.empty(), 1) is None
 
 
-def test_growing_takes_all_or_nothing() -> None:
-    pool, first, second = pool_of(2), [], []
-    assert pool.grow(first, BLOCK_TOKENS)
-    assert not pool.grow(second, BLOCK_TOKENS + 1)
-    assert second == []
-    assert pool.grow(second, BLOCK_TOKENS)
-    assert pool.grow(second, 1)  # fits already
-    assert len(second) == 1
-
-
-def test_released_memory_is_wiped() -> None:
-    pool, blocks = pool_of(1), []
-    pool.grow(blocks, BLOCK_TOKENS)
-    pool.kv[:, pool.slots(blocks, 0, 3)] = torch.nan
-    pool.release(blocks)
-    assert not pool.kv.isnan().any()
+def test_a_session_that_grows_gets_some_to_spare_while_there_is() -> None:
+    pool = pool_of(12)
+    first = pool.grow(pool.empty(), 8 * BLOCK_TOKENS)
+    assert first.shape[2] == 8 * BLOCK_TOKENS
+    first = pool.grow(first, 8 * BLOCK_TOKENS + 1)
+    assert first.shape[2] > 9 * BLOCK_TOKENS
+    pool.release(first)
+    full = pool.grow(pool.empty(), 11 * BLOCK_TOKENS)
+    assert pool.grow(full, 12 * BLOCK_TOKENS).shape[2] == pool.capacity

@@ -17,21 +17,21 @@ from transformers import (
 )
 
 from specray.config import ModelDraftConfig
-from specray.draft.causal_lm import CausalLm, load_causal_lm
+from specray.draft.causal_lm import CausalLm
+from specray.draft.language_model import LanguageModel
 from specray.draft.model import ModelProposer
 from specray.errors import InvalidConfigError, SessionRejectedError
 from specray.sampling.truncation import BatchSampling, truncate
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
+from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, Pair
 
-VOCAB_SIZE = 100
-MAX_POSITIONS = 160
 GREEDY = SamplingSettings()
 SAMPLED = SamplingSettings(temperature=0.8, top_k=20, top_p=0.9)
 
 
-def proposer_of(model: PreTrainedModel, support: int = 8, **limits: int) -> ModelProposer:
+def proposer_of(model: LanguageModel, support: int = 8, **limits: int) -> ModelProposer:
     config = ModelDraftConfig(model="tiny", support=support, **limits)
-    return ModelProposer(CausalLm(model), config, torch.Generator().manual_seed(1))
+    return ModelProposer(model, config, torch.Generator().manual_seed(1))
 
 
 def scratch_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
@@ -62,6 +62,10 @@ class Requests:
         text = tuple(self.texts[session_id])
         self.proposer.open(OpenSession(session_id, text, len(text), sampling, depth=0))
 
+    def finish_work(self) -> None:
+        while self.proposer.work():
+            pass
+
     def commit(self, session_id: int, token_ids: tuple[int, ...], depth: int) -> None:
         text = self.texts[session_id]
         self.proposer.commit(Commit(session_id, len(text), token_ids, depth, sent_at_ns=5))
@@ -74,8 +78,8 @@ class Requests:
         self.commit(proposal.session_id, (*accepted, correction), depth)
 
 
-def test_greedy_drafts_equal_the_model_without_cache(any_model: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(any_model, max_sessions=8, max_tokens=2048), seed=3)
+def test_greedy_drafts_equal_the_model_without_cache(any_model: Pair) -> None:
+    requests = Requests(proposer_of(any_model.model, max_sessions=8, max_tokens=2048), seed=3)
     for session_id, length in enumerate((1, 3, 17, 40)):
         requests.open(session_id, length)
         requests.commit(session_id, (session_id,), depth=4)
@@ -84,14 +88,14 @@ def test_greedy_drafts_equal_the_model_without_cache(any_model: PreTrainedModel)
         for proposal in requests.proposer.propose(batch):
             text = requests.texts[proposal.session_id]
             depth = len(proposal.token_ids)
-            assert proposal.token_ids == scratch_greedy(any_model, text, depth)
+            assert proposal.token_ids == scratch_greedy(any_model.reference, text, depth)
             assert (proposal.position, proposal.last_token_id) == (len(text), text[-1])
             assert proposal.distributions is None
             requests.verify(proposal, turn % (depth + 1), depth=requests.random.randint(1, 5))
 
 
-def test_each_session_is_drafted_to_its_own_depth(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama), seed=4)
+def test_each_session_is_drafted_to_its_own_depth(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model), seed=4)
     for session_id, depth in enumerate((2, 0, 5, 1)):
         requests.open(session_id, 6 + session_id)
         requests.commit(session_id, (9,), depth)
@@ -99,11 +103,13 @@ def test_each_session_is_drafted_to_its_own_depth(llama: PreTrainedModel) -> Non
     assert [len(proposal.token_ids) for proposal in proposals] == [2, 0, 5, 1]
     for proposal in proposals:
         text = requests.texts[proposal.session_id]
-        assert proposal.token_ids == scratch_greedy(llama, text, len(proposal.token_ids))
+        assert proposal.token_ids == scratch_greedy(
+            llama_pass.reference, text, len(proposal.token_ids)
+        )
 
 
-def test_a_session_far_behind_catches_up(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama), seed=5)
+def test_a_session_far_behind_catches_up(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model), seed=5)
     requests.open(0, 4)
     requests.open(1, 4)
     for _ in range(60):
@@ -111,11 +117,32 @@ def test_a_session_far_behind_catches_up(llama: PreTrainedModel) -> None:
     requests.commit(0, (1,), depth=3)
     requests.commit(1, (1,), depth=3)
     for proposal in requests.proposer.propose([1, 0]):
-        assert proposal.token_ids == scratch_greedy(llama, requests.texts[proposal.session_id], 3)
+        assert proposal.token_ids == scratch_greedy(
+            llama_pass.reference, requests.texts[proposal.session_id], 3
+        )
 
 
-def test_the_idlest_session_is_evicted_and_can_be_reopened(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama, max_sessions=2), seed=6)
+def test_a_long_prefill_is_done_in_pieces(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model), seed=13)
+    requests.open(0, 20)
+    requests.open(1, 150)
+    for session_id in (0, 1):
+        requests.commit(session_id, (1,), depth=3)
+    ready, behind = requests.proposer.propose([0, 1])
+    assert ready.token_ids == scratch_greedy(llama_pass.reference, requests.texts[0], 3)
+    assert (behind.token_ids, behind.position) == ((), 151)
+    for session_id in (2, 3):
+        requests.open(session_id, 150)
+    requests.proposer.close(2)
+    requests.finish_work()
+    requests.commit(3, (1,), depth=3)
+    for proposal in requests.proposer.propose([1, 3]):
+        text = requests.texts[proposal.session_id]
+        assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, 3)
+
+
+def test_the_idlest_session_is_evicted_and_can_be_reopened(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_sessions=2), seed=6)
     for session_id in (0, 1):
         requests.open(session_id, 10)
         requests.commit(session_id, (1,), depth=3)
@@ -129,11 +156,11 @@ def test_the_idlest_session_is_evicted_and_can_be_reopened(llama: PreTrainedMode
     assert requests.proposer.take_evicted() == [0]
     requests.commit(1, (2,), depth=3)
     (proposal,) = requests.proposer.propose([1])
-    assert proposal.token_ids == scratch_greedy(llama, requests.texts[1], 3)
+    assert proposal.token_ids == scratch_greedy(llama_pass.reference, requests.texts[1], 3)
 
 
-def test_memory_is_bounded_by_tokens(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama, max_tokens=96), seed=7)
+def test_memory_is_bounded_by_tokens(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_tokens=96), seed=7)
     requests.open(0, 40)
     requests.open(1, 40)
     assert requests.proposer.take_evicted() == []
@@ -141,8 +168,8 @@ def test_memory_is_bounded_by_tokens(llama: PreTrainedModel) -> None:
     assert requests.proposer.take_evicted() == [0]
 
 
-def test_sessions_of_one_batch_do_not_evict_each_other(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama, max_tokens=64), seed=8)
+def test_sessions_of_one_batch_do_not_evict_each_other(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_tokens=64), seed=8)
     for session_id in (0, 1):
         requests.open(session_id, 30)
         requests.commit(session_id, (1,), depth=8)
@@ -151,24 +178,25 @@ def test_sessions_of_one_batch_do_not_evict_each_other(llama: PreTrainedModel) -
     assert requests.proposer.take_evicted() == []
     requests.proposer.close(0)
     (again,) = requests.proposer.propose([1])
-    assert again.token_ids == scratch_greedy(llama, requests.texts[1], 8)
+    assert again.token_ids == scratch_greedy(llama_pass.reference, requests.texts[1], 8)
 
 
-def test_nothing_is_proposed_beyond_the_models_positions(any_model: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(any_model), seed=9)
+def test_nothing_is_proposed_beyond_the_models_positions(any_model: Pair) -> None:
+    requests = Requests(proposer_of(any_model.model), seed=9)
     requests.open(0, MAX_POSITIONS - 2)
     requests.open(1, MAX_POSITIONS + 5)
+    requests.finish_work()
     for session_id in (0, 1):
         requests.commit(session_id, (1,), depth=4)
     near, beyond = requests.proposer.propose([0, 1])
-    assert near.token_ids == scratch_greedy(any_model, requests.texts[0], 2)
+    assert near.token_ids == scratch_greedy(any_model.reference, requests.texts[0], 2)
     assert beyond.token_ids == ()
     requests.commit(0, (1, 1, 1, 1, 1), depth=4)
     assert requests.proposer.propose([0])[0].token_ids == ()
 
 
-def test_foreign_token_ids_are_rejected(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama), seed=10)
+def test_foreign_token_ids_are_rejected(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model), seed=10)
     with pytest.raises(SessionRejectedError, match="vocabulary of 100"):
         requests.proposer.open(OpenSession(1, (5, VOCAB_SIZE), 2, GREEDY, 3))
     requests.open(2, 5)
@@ -177,9 +205,9 @@ def test_foreign_token_ids_are_rejected(llama: PreTrainedModel) -> None:
 
 
 def test_sampled_drafts_ship_the_distributions_they_were_drawn_from(
-    any_model: PreTrainedModel,
+    any_model: Pair,
 ) -> None:
-    requests = Requests(proposer_of(any_model, support=8), seed=11)
+    requests = Requests(proposer_of(any_model.model, support=8), seed=11)
     requests.open(0, 12, SAMPLED)
     requests.open(1, 5, GREEDY)
     for turn in range(6):
@@ -187,11 +215,11 @@ def test_sampled_drafts_ship_the_distributions_they_were_drawn_from(
             requests.commit(session_id, (turn,), depth=3)
         sampled, greedy = requests.proposer.propose([0, 1])
         assert greedy.distributions is None
-        assert greedy.token_ids == scratch_greedy(any_model, requests.texts[1], 3)
+        assert greedy.token_ids == scratch_greedy(any_model.reference, requests.texts[1], 3)
         assert sampled.distributions is not None
         text = list(requests.texts[0])
         for position, token_id in enumerate(sampled.token_ids):
-            logits = scratch_logits(any_model, text).unsqueeze(0)
+            logits = scratch_logits(any_model.reference, text).unsqueeze(0)
             expected = truncate(logits, BatchSampling.of([SAMPLED], torch.device("cpu")), 8)
             shipped = sampled.distributions.token_ids[position]
             np.testing.assert_array_equal(shipped, expected.token_ids[0])
@@ -204,8 +232,8 @@ def test_sampled_drafts_ship_the_distributions_they_were_drawn_from(
             text.append(token_id)
 
 
-def test_sampled_drafts_follow_their_distributions(llama: PreTrainedModel) -> None:
-    requests = Requests(proposer_of(llama, support=8), seed=12)
+def test_sampled_drafts_follow_their_distributions(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, support=8), seed=12)
     num_sessions = 64
     for session_id in range(num_sessions):
         requests.texts[session_id] = [3, 1, 4, 1, 5]
@@ -233,12 +261,3 @@ def test_models_without_full_attention_are_refused() -> None:
     t5 = T5Config(vocab_size=10, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(InvalidConfigError, match="can't be a draft"):
         CausalLm(T5ForConditionalGeneration(t5))
-
-
-def test_a_model_is_loaded_from_a_folder(llama: PreTrainedModel, tmp_path) -> None:
-    llama.save_pretrained(tmp_path)
-    model = load_causal_lm(str(tmp_path), ModelDraftConfig(model="x", device="cpu"))
-    assert (model.vocab_size, model.max_positions) == (VOCAB_SIZE, MAX_POSITIONS)
-    assert model.dtype == torch.float32
-    with pytest.raises(InvalidConfigError, match="can't be loaded"):
-        load_causal_lm(str(tmp_path / "nothing"), ModelDraftConfig(model="x", device="cpu"))

@@ -1,5 +1,6 @@
 """What the draft service relies on, checked on every proposer."""
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 from specray.config import ModelDraftConfig, PromptLookupConfig
 from specray.draft.causal_lm import CausalLm
 from specray.draft.hybrid import HybridProposer
+from specray.draft.llama import LlamaPass
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -31,6 +33,12 @@ def model(llama: PreTrainedModel) -> Proposer:
     return ModelProposer(CausalLm(llama), config, torch.Generator().manual_seed(0))
 
 
+def llama_pass(llama: PreTrainedModel) -> Proposer:
+    config = ModelDraftConfig(model="tiny", support=8, max_tokens=1024)
+    decoder = LlamaPass(copy.deepcopy(llama))
+    return ModelProposer(decoder, config, torch.Generator().manual_seed(0))
+
+
 def translated(llama: PreTrainedModel) -> Proposer:
     ids = np.arange(100, dtype=np.int32)
     translation = Translation(SharedTokens(ids, ids[::-1]), lambda _: ())
@@ -41,7 +49,7 @@ def hybrid(llama: PreTrainedModel) -> Proposer:
     return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4)), model(llama))
 
 
-@pytest.fixture(params=[lookup, model, translated, hybrid])
+@pytest.fixture(params=[lookup, model, llama_pass, translated, hybrid])
 def proposer(request: pytest.FixtureRequest, llama: PreTrainedModel) -> Proposer:
     make: Callable[[PreTrainedModel], Proposer] = request.param
     return make(llama)
@@ -129,5 +137,6 @@ def test_a_session_without_tokens_is_rejected(proposer: Proposer) -> None:
 
 def test_nothing_is_evicted_without_need(proposer: Proposer) -> None:
     proposer.open(opened(1))
+    assert not proposer.work()
     assert proposer.take_evicted() == []
     assert answers(proposer, []) == []

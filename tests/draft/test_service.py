@@ -48,6 +48,7 @@ class ScriptedProposer:
         self.gate = threading.Event()
         self.gate.set()
         self.evicted: list[int] = []
+        self.num_works = 0  # calls of `work` that find something to do
         self.rejected_tokens: set[int] = set()
         self.error: Exception | None = None
         self.at_once: set[int] = set()  # sessions that are answered before all others
@@ -77,6 +78,12 @@ class ScriptedProposer:
         first = [i for i in session_ids if i in self.at_once]
         answered = first if first or not self.at_least else session_ids
         return [self._proposal(self.depths[i], self.sessions[i]) for i in answered]
+
+    def work(self) -> bool:
+        if self.num_works:
+            self.num_works -= 1
+            self._called("work")
+        return self.num_works > 0
 
     def take_evicted(self) -> list[int]:
         evicted, self.evicted = self.evicted, []
@@ -237,6 +244,20 @@ def test_commits_go_before_prefills_and_prefills_one_a_turn(
     proposer.gate.set()
     calls = [proposer.next_call() for _ in range(4)]
     assert calls == [("propose", 1), ("open", 1), ("propose", 1), ("open", 1)]
+
+
+def test_other_work_is_done_between_turns_until_there_is_none(
+    service: DraftService, proposer: ScriptedProposer
+) -> None:
+    router = Router()
+    proposer.num_works = 3
+    proposer.gate.clear()
+    service.received(router, frame_of(opened(1)))
+    assert proposer.next_call() == ("open", 1)
+    service.received(router, frame_of(opened(2), commit(1)))
+    proposer.gate.set()
+    calls = [proposer.next_call() for _ in range(5)]
+    assert calls == [("propose", 1), ("open", 1), ("work", 0), ("work", 0), ("work", 0)]
 
 
 def test_a_missed_commit_is_reported_once_until_reopened(service: DraftService) -> None:

@@ -58,6 +58,9 @@ class Recorder:
         q = TruncatedDistributions(support, Q[None])
         return [Proposal(i, self.length, 0, (drawn,), "model", q, 77) for i in session_ids]
 
+    def work(self) -> bool:
+        return False
+
     def take_evicted(self) -> list[int]:
         evicted, self.evicted = self.evicted, []
         return evicted

@@ -68,6 +68,9 @@ class Draft:
     def close(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
 
+    def work(self) -> bool:
+        return False
+
     def take_evicted(self) -> list[int]:
         return []
 

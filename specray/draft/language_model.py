@@ -1,0 +1,38 @@
+"""What drafting asks of a model."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specray.draft.attention import AttentionCache, CachedRow
+from specray.draft.kv_pool import KvLayout
+
+
+class LanguageModel(Protocol):
+    """A decoder whose layers all attend to everything before, one forward pass at a time."""
+
+    device: torch.device
+    dtype: torch.dtype
+    vocab_size: int
+    max_positions: int
+    layout: KvLayout
+    head_token_ids: Tensor | None  # [columns] int64, the tokens that logits are for; None: all
+
+    def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
+        """The keys and values of a batch, for the passes of one proposal."""
+        ...
+
+    def next_logits(
+        self, token_ids: Tensor, positions: Tensor, cache: AttentionCache, length: int
+    ) -> Tensor:
+        """Logits of the token after each row's last one, [rows, columns].
+
+        Args:
+            token_ids: [rows, queries], padded on the left.
+            positions: [rows, queries], negative where padded.
+            cache: holds what comes before; takes these tokens' keys and values.
+            length: one more than the largest position.
+        """
+        ...

@@ -1,0 +1,71 @@
+"""From a folder to a draft's model: its weights' type, its head, and who computes its layers."""
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from specray.config import ModelDraftConfig
+from specray.draft import int8
+from specray.draft.causal_lm import CausalLm
+from specray.draft.language_model import LanguageModel
+from specray.draft.llama import LlamaPass, float_linear
+from specray.draft.trimmed_head import read_head_token_ids, trim_head
+from specray.errors import InvalidConfigError
+
+
+def load_language_model(path: str, config: ModelDraftConfig) -> LanguageModel:
+    """Loads the draft model from a folder or hub id.
+
+    Args:
+        path: where the model lies; `config.model` with its shorthand resolved.
+        config: device, data type, quantization and head. What is "auto" becomes bfloat16 on a
+            GPU; float32 on a CPU, with int8 weights where there are kernels for them.
+
+    Raises:
+        InvalidConfigError: It can't be loaded so, or can't be a draft.
+    """
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" else "float32"
+    is_int8 = _is_int8(config, device, dtype)
+    model = _load(path, dtype, config.trust_remote_code)
+    vocab_size = model.get_input_embeddings().num_embeddings
+    head_token_ids = read_head_token_ids(path, vocab_size, config.head_tokens)
+    if head_token_ids is not None:
+        trim_head(model, head_token_ids)
+    return _finish(model.to(device), head_token_ids, is_int8=is_int8)
+
+
+def _finish(
+    model: PreTrainedModel, head_token_ids: torch.Tensor | None, *, is_int8: bool
+) -> LanguageModel:
+    if LlamaPass.fits(model):
+        make_linear = int8.Int8Linear if is_int8 else float_linear
+        return LlamaPass(model, head_token_ids, make_linear)
+    if is_int8:
+        int8.quantize(model)
+    return CausalLm(model, head_token_ids)
+
+
+def _is_int8(config: ModelDraftConfig, device: str, dtype: str) -> bool:
+    is_possible = device == "cpu" and dtype == "float32" and int8.is_available()
+    if config.quantization == "int8" and not is_possible:
+        raise InvalidConfigError(
+            f"draft.model.quantization int8 is for x86 CPUs and dtype float32, not for {dtype} on "
+            f"this {device}; use `auto`"
+        )
+    return is_possible and config.quantization != "none"
+
+
+def _load(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"draft model {path} can't be loaded: {error}") from error

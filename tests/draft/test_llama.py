@@ -1,0 +1,131 @@
+"""Our pass over Llama-like models against transformers' own."""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from specray.draft.attention import CachedRow
+from specray.draft.batch_cache import BatchCache
+from specray.draft.causal_lm import CausalLm
+from specray.draft.int8 import Int8Linear
+from specray.draft.language_model import LanguageModel
+from specray.draft.llama import LlamaPass
+
+SHAPE = {
+    "vocab_size": 60,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "attn_implementation": "sdpa",
+}
+LLAMA3_ROTATION = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FITTING = {
+    "llama": LlamaConfig(**SHAPE),
+    "tied": LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "many key heads": LlamaConfig(**{**SHAPE, "num_key_value_heads": 6}),
+    "wide heads": LlamaConfig(**SHAPE, head_dim=16),
+    "biases": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama3 rotation": LlamaConfig(**SHAPE, rope_parameters=LLAMA3_ROTATION),
+    "mistral": MistralConfig(**SHAPE, sliding_window=None),
+    "qwen2": Qwen2Config(**SHAPE),
+}
+ROTATION = {"rope_theta": 10000.0, "factor": 2.0}
+FOREIGN = {
+    "other norms": Qwen3Config(**SHAPE),
+    "sliding window": MistralConfig(**SHAPE, sliding_window=8),
+    "other activation": LlamaConfig(**SHAPE, hidden_act="gelu"),
+    "rotation by length": LlamaConfig(
+        **SHAPE, rope_parameters={"rope_type": "dynamic", **ROTATION}
+    ),
+    "yarn": LlamaConfig(**SHAPE, rope_parameters={"rope_type": "yarn", **ROTATION}),
+}
+
+
+def random_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            torch.nn.init.normal_(parameter, mean=0.8, std=0.3)
+    return model.to(dtype)
+
+
+def run(model: LanguageModel, *, is_batched: bool = False) -> list[torch.Tensor]:
+    """A prefill, and passes over a ragged batch, with padding."""
+    num_layers, num_heads, dim = model.layout
+    rows = [
+        CachedRow(torch.empty(num_layers, 2 * num_heads, 20, dim, dtype=model.dtype), 0, stop)
+        for stop in (12, 2)
+    ]
+    generator = torch.Generator().manual_seed(2)
+    token_ids = torch.randint(60, (2, 20), generator=generator)
+    prefill = model.make_cache(rows[:1])
+    passes = [model.next_logits(token_ids[:1, :9], torch.arange(9)[None], prefill, 9)]
+    prefill.store()
+    rows[0] = rows[0]._replace(num_cached=9)
+    cache = BatchCache(rows, group=3) if is_batched else model.make_cache(rows)
+    for start, num_queries in ((8, 3), (11, 1)):
+        positions = torch.arange(start, start + num_queries) - torch.tensor([[0], [10]])
+        queries = token_ids.gather(1, positions.clamp(min=0))
+        passes.append(model.next_logits(queries, positions, cache, start + num_queries))
+    return passes
+
+
+def test_it_takes_what_it_computes_and_leaves_the_rest_to_transformers() -> None:
+    for name, config in (FITTING | FOREIGN).items():
+        assert LlamaPass.fits(random_model(config)) == (name in FITTING), name
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_logits_equal_those_of_transformers(name: str) -> None:
+    model = random_model(FITTING[name])
+    expected = run(CausalLm(copy.deepcopy(model)))
+    torch.testing.assert_close(run(LlamaPass(model)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_in_one_tensor_gives_the_same() -> None:
+    model = LlamaPass(random_model(FITTING["qwen2"]))
+    torch.testing.assert_close(run(model, is_batched=True), run(model), rtol=1e-4, atol=1e-4)
+
+
+def test_half_precision_stays_close_to_transformers() -> None:
+    model = random_model(FITTING["llama"], torch.bfloat16)
+    exact = run(CausalLm(random_model(FITTING["llama"])))
+    theirs, ours = run(CausalLm(copy.deepcopy(model))), run(LlamaPass(model))
+    for logits, their_logits, our_logits in zip(exact, theirs, ours, strict=True):
+        assert our_logits.dtype == torch.bfloat16
+        their_error = (their_logits - logits).norm()
+        assert (our_logits - logits).norm() < 1.5 * their_error
+
+
+def test_int8_weights_choose_the_same_tokens() -> None:
+    model = random_model(FITTING["qwen2"])
+    exact = LlamaPass(copy.deepcopy(model))
+    rounded = LlamaPass(model, make_linear=Int8Linear)
+    agree = total = 0
+    for exact_logits, logits in zip(run(exact), run(rounded), strict=True):
+        agree += int((exact_logits.argmax(1) == logits.argmax(1)).sum())
+        total += len(logits)
+        assert (logits - exact_logits).norm() < 0.05 * exact_logits.norm()
+    assert agree == total
