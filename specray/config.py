@@ -51,6 +51,11 @@ class ModelDraftConfig(_Settings):
     """A small causal language model that shares the target's tokenizer."""
 
     model: str = Field(description="Folder, hub id, or `bundled:NAME` of a causal LM.")
+    target_tokenizer: str | None = Field(
+        None,
+        description="For a draft with another tokenizer: the target's folder, hub id or "
+        "`bundled:NAME`. The draft then proposes only tokens that both vocabularies hold.",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     quantization: Literal["auto", "none", "int8"] = Field(

@@ -1,5 +1,6 @@
 """From settings to a proposer."""
 
+from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +13,10 @@ from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
+from specray.draft.translation import TranslatedProposer, translate
 from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
+from specray.models.vocabulary import Vocabulary
 
 
 def make_proposer(config: DraftConfig) -> Proposer:
@@ -49,7 +52,15 @@ def reconfigure(proposer: Proposer, user_config: dict[str, Any]) -> None:
 
 
 def _model_proposer(config: ModelDraftConfig) -> Proposer:
-    model = load_language_model(resolve(config.model), config)
+    if config.target_tokenizer is None:
+        return _proposer_of(config, None)
+    target = Vocabulary(resolve(config.target_tokenizer))
+    translation = translate(target, Vocabulary(resolve(config.model)))
+    return TranslatedProposer(_proposer_of(config, translation.draft_ids), translation)
+
+
+def _proposer_of(config: ModelDraftConfig, allowed: Collection[int] | None) -> ModelProposer:
+    model = load_language_model(resolve(config.model), config, allowed)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()

@@ -1,5 +1,7 @@
 """From a folder to a draft's model: its weights' type, its head, and who computes its layers."""
 
+from collections.abc import Collection
+
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -12,13 +14,16 @@ from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
 
 
-def load_language_model(path: str, config: ModelDraftConfig) -> LanguageModel:
+def load_language_model(
+    path: str, config: ModelDraftConfig, allowed: Collection[int] | None = None
+) -> LanguageModel:
     """Loads the draft model from a folder or hub id.
 
     Args:
         path: where the model lies; `config.model` with its shorthand resolved.
         config: device, data type, quantization and head. What is "auto" becomes bfloat16 on a
             GPU; float32 on a CPU, with int8 weights where there are kernels for them.
+        allowed: the only tokens that it may propose; None allows all.
 
     Raises:
         InvalidConfigError: It can't be loaded so, or can't be a draft.
@@ -33,9 +38,21 @@ def load_language_model(path: str, config: ModelDraftConfig) -> LanguageModel:
     model = _load(path, dtype, config.trust_remote_code)
     vocab_size = model.get_input_embeddings().num_embeddings
     head_token_ids = read_head_token_ids(path, vocab_size, config.head_tokens)
+    head_token_ids = _restricted(head_token_ids, allowed)
     if head_token_ids is not None:
         trim_head(model, head_token_ids)
     return _finish(model.to(device), head_token_ids, is_int8=is_int8)
+
+
+def _restricted(
+    token_ids: torch.Tensor | None, allowed: Collection[int] | None
+) -> torch.Tensor | None:
+    if allowed is None:
+        return token_ids
+    if token_ids is None:
+        return torch.tensor(sorted(allowed))
+    kept = [token_id for token_id in token_ids.tolist() if token_id in allowed]
+    return torch.tensor(kept or sorted(allowed))
 
 
 def _finish(

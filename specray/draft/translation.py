@@ -35,7 +35,7 @@ class Translation:
         )
         self._to_target: NDArray[np.int32] = np.zeros(int(shared.draft_ids.max()) + 1, np.int32)
         self._to_target[shared.draft_ids] = shared.target_ids
-        self.draft_ids: tuple[int, ...] = tuple(shared.draft_ids.tolist())
+        self.draft_ids: frozenset[int] = frozenset(shared.draft_ids.tolist())
 
     def read(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """The target's tokens as the draft reads them; often as many, sometimes not."""

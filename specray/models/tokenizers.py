@@ -33,7 +33,8 @@ def check_same_tokenizer(target_source: str, draft_source: str) -> None:
     if difference is not None:
         raise InvalidConfigError(
             f"draft.model.model `{draft_source}` can't draft for `{target_source}`: {difference}; "
-            "name a draft of the target's own family, or set draft.method: prompt_lookup"
+            "name a draft of the target's own family, set draft.model.target_tokenizer to draft "
+            "with the tokens that both have, or set draft.method: prompt_lookup"
         )
 
 

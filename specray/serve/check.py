@@ -149,6 +149,8 @@ def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> str:
         return (
             f"not compared: {', '.join(map(str, missing))} not on this machine; compared at start"
         )
+    if draft.config.target_tokenizer is not None:
+        return "the draft's own; it proposes the tokens that both vocabularies hold"
     with field("draft.model.model"):
         for source in sources:
             check_same_tokenizer(str(find_local(str(source))), str(find_local(draft.config.model)))

@@ -12,9 +12,10 @@ from pydantic import (
 )
 from ray.serve.llm import LLMConfig
 
-from specray.config import DraftConfig, SpeculationConfig, TargetPluginConfig
+from specray.config import DraftConfig, ModelDraftConfig, SpeculationConfig, TargetPluginConfig
 from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, read_shape, resolve
+from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
 _OURS = ("scheduler_cls", "worker_cls", "speculative_config", "async_scheduling")
@@ -133,12 +134,27 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     resolved = args.model_copy(update={"target": target, "more_targets": tuple(more)})
     draft = args.draft
     if args.speculation.max_depth > 0 and draft.uses_model and draft.model is not None:
-        with field("draft.model.model"):
-            for source in filter(None, map(source_of, resolved.targets)):
-                check_same_tokenizer(source, draft.model.model)
-            model = draft.model.model_copy(update={"model": resolve(draft.model.model)})
-        draft = draft.model_copy(update={"model": model})
+        sources = list(filter(None, map(source_of, resolved.targets)))
+        draft = draft.model_copy(update={"model": _resolve_draft(draft.model, sources)})
     return resolved.model_copy(update={"draft": draft})
+
+
+def _resolve_draft(draft: ModelDraftConfig, targets: list[str]) -> ModelDraftConfig:
+    """The draft's model, checked against every target's tokenizer, or against the one it reads."""
+    tokenizer = None
+    if draft.target_tokenizer is not None:
+        with field("draft.model.target_tokenizer"):
+            tokenizer = resolve(draft.target_tokenizer)
+            for source in targets:
+                check_same_tokenizer(source, tokenizer)
+    with field("draft.model.model"):
+        model = resolve(draft.model)
+        if tokenizer is not None:
+            shared_tokens(Vocabulary(tokenizer), Vocabulary(model))
+        else:
+            for source in targets:
+                check_same_tokenizer(source, draft.model)
+    return draft.model_copy(update={"model": model, "target_tokenizer": tokenizer})
 
 
 def _resolve_target(target: LLMConfig, place: str) -> LLMConfig:

@@ -1,14 +1,19 @@
 """A draft that thinks in tokens of its own."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chisquare
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from specray.config import DraftConfig, ModelDraftConfig
+from specray.draft.factory import make_proposer
 from specray.draft.translation import TranslatedProposer, Translation
 from specray.errors import SessionRejectedError
-from specray.models.vocabulary import SharedTokens
+from specray.models.vocabulary import SharedTokens, Vocabulary, shared_tokens
 from specray.sampling.reference import verify
 from specray.types import (
     Commit,
@@ -17,6 +22,7 @@ from specray.types import (
     SamplingSettings,
     TruncatedDistributions,
 )
+from tests.tokenizers_util import byte_level, sentencepiece
 
 # Of the target's tokens 0 to 9 the even ones are shared; the draft writes 2 i as 50 - i.
 SHARED = SharedTokens(np.arange(0, 10, 2, dtype=np.int32), 50 - np.arange(5, dtype=np.int32))
@@ -144,3 +150,37 @@ def test_a_wrong_distribution_would_be_seen() -> None:
         counts[verify(np.stack([p, p]), proposal.token_ids, wrong, rng).token_ids[0]] += 1
     possible = p > 0
     assert chisquare(counts[possible], 20_000 * p[possible]).pvalue < 1e-6
+
+
+def test_a_real_draft_proposes_shared_tokens_only(tmp_path: Path) -> None:
+    target = byte_level(tmp_path / "target", ["the", "cat"], ["<end>"])
+    draft = sentencepiece(tmp_path / "draft", ["the", "cow"], ["<stop>"])
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=300,  # padded
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+            initializer_range=0.5,
+        )
+    ).save_pretrained(draft)
+    config = ModelDraftConfig(model=draft, target_tokenizer=target, device="cpu", max_tokens=512)
+    proposer = make_proposer(DraftConfig(method="model", model=config))
+    prompt = Vocabulary(target).encode("the cat")
+    end = Vocabulary(target).by_spelling()["<end>"]
+    proposed: set[int] = set()
+    for session_id in range(20):
+        opened = OpenSession(session_id, (*prompt, end), len(prompt), SamplingSettings(1.0), 8)
+        proposer.open(opened)
+        proposer.commit(Commit(session_id, len(prompt) + 1, (prompt[0],), 8, 1))
+        (proposal,) = proposer.propose([session_id])
+        assert (proposal.position, proposal.last_token_id) == (len(prompt) + 2, prompt[0])
+        assert proposal.distributions is not None
+        assert len(proposal.token_ids) == 8
+        proposed |= set(proposal.token_ids)
+    shared = shared_tokens(Vocabulary(target), Vocabulary(draft))
+    assert len(proposed) > 20
+    assert proposed <= set(shared.target_ids.tolist())

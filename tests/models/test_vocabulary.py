@@ -1,47 +1,12 @@
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE, WordLevel
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from specray.errors import InvalidConfigError
 from specray.models.vocabulary import Vocabulary, shared_tokens
-
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-
-
-def _save(tokenizer: Tokenizer, folder: Path, special: list[str]) -> str:
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    return str(folder)
-
-
-def byte_level(folder: Path, words: list[str], special: list[str]) -> str:
-    """A byte-level BPE whose merges make just these words, letter by letter."""
-    merges = [(word[:i], word[i]) for word in words for i in range(1, len(word))]
-    tokens = [*ALPHABET, *(a + b for a, b in merges)]
-    model = BPE({token: i for i, token in enumerate(dict.fromkeys(tokens))}, merges)
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return _save(tokenizer, folder, special)
-
-
-def sentencepiece(folder: Path, words: list[str], special: list[str]) -> str:
-    """A BPE as SentencePiece writes it, which falls back to bytes."""
-    merges = [(word[:i], word[i]) for word in words for i in range(1, len(word))]
-    letters = sorted({letter for word in words for letter in word})
-    tokens = [*BYTES, *letters, *(a + b for a, b in merges)]
-    model = BPE({t: i for i, t in enumerate(dict.fromkeys(tokens))}, merges, byte_fallback=True)
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    return _save(tokenizer, folder, special)
+from tests.tokenizers_util import byte_level, save, sentencepiece
 
 
 def test_tokens_are_the_same_by_what_they_stand_for(tmp_path: Path) -> None:
@@ -78,7 +43,7 @@ def test_incomplete_characters_and_unknown_ids_spell_nothing(tmp_path: Path) -> 
 
 
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
-    model = _save(Tokenizer(WordLevel({"a": 0, "b": 1}, "a")), tmp_path / "w", [])
+    model = save(Tokenizer(WordLevel({"a": 0, "b": 1}, "a")), tmp_path / "w", [])
     with pytest.raises(InvalidConfigError, match="neither byte-level BPE nor SentencePiece"):
         Vocabulary(model)
 

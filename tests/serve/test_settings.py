@@ -12,6 +12,7 @@ from specray.config import TargetPluginConfig
 from specray.errors import InvalidConfigError
 from specray.serve.settings import AppArgs, parse, plugged_in
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
+from tests.tokenizers_util import byte_level, sentencepiece
 
 
 def save_model(folder: Path, words: tuple[str, ...] = ("<unk>", "a", "b")) -> str:
@@ -182,6 +183,21 @@ def test_a_draft_with_another_tokenizer_is_refused(
     with pytest.raises(
         InvalidConfigError, match=r"^draft\.model\.model .*id 1 is 'a'.*'b'.*name a draft of"
     ):
+        parse(args)
+
+
+def test_a_draft_with_another_tokenizer_may_translate(args: dict[str, Any], tmp_path: Path) -> None:
+    target = byte_level(tmp_path / "target", ["the"], [])
+    args["target"]["model_loading_config"]["model_source"] = target
+    draft = {"model": sentencepiece(tmp_path / "draft", ["the"], []), "target_tokenizer": target}
+    args["draft"] = {"method": "model", "model": draft}
+
+    parsed = parse(args).draft.model
+
+    assert parsed is not None
+    assert parsed.target_tokenizer == target
+    args["draft"]["model"]["target_tokenizer"] = byte_level(tmp_path / "other", ["cat"], [])
+    with pytest.raises(InvalidConfigError, match=r"^draft\.model"):
         parse(args)
 
 
