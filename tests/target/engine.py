@@ -21,8 +21,9 @@ from vllm.inputs import TokensPrompt
 
 from specray.config import TargetPluginConfig
 from specray.draft.proposer import Proposer
+from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
-from specray.types import ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.types import Commit, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.client import Stream, connect_target, get_stats_blocking
 from specray.wire.stats import TargetStats
 from tests.target.plugins import STUBBORN_SCHEDULER
@@ -239,14 +240,22 @@ def _loop() -> asyncio.AbstractEventLoop:
 def _answer(proposer: Proposer, frame: SessionFrame) -> ProposalFrame:
     for session in frame.opens:
         proposer.open(session)
-    for commit in frame.commits:
-        proposer.commit(commit)
+    rejected = [commit.session_id for commit in frame.commits if not _takes(proposer, commit)]
     for session_id in frame.closes:
         proposer.close(session_id)
-    closed = set(frame.closes)
-    wanted = [c.session_id for c in frame.commits if c.depth and c.session_id not in closed]
+    gone = {*frame.closes, *rejected}
+    wanted = [c.session_id for c in frame.commits if c.depth and c.session_id not in gone]
     proposals = proposer.propose(wanted) if wanted else []
-    return ProposalFrame(tuple(proposals), tuple(proposer.take_evicted()))
+    return ProposalFrame(tuple(proposals), (*rejected, *proposer.take_evicted()))
+
+
+def _takes(proposer: Proposer, commit: Commit) -> bool:
+    """Whether it still holds the session; a commit may cross the news that it does not."""
+    try:
+        proposer.commit(commit)
+    except SessionRejectedError:
+        return False
+    return True
 
 
 def speculating(

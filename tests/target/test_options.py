@@ -225,6 +225,9 @@ def test_structured_output_sampled(engine: Engine, kind: str) -> None:
     with FakeRouter(engine.address, draft):
         outputs = engine.run([replace(job, params=job.params) for job in capped(jobs, (None, 3))])
     assert tally.take()[1] > 0
-    for output in outputs:
+    # A sampled list of numbers may go on beyond the limit, once in some thousand answers.
+    whole = [output for output in outputs if output.outputs[0].finish_reason == "stop"]
+    assert len(whole) >= 40
+    for output in whole:
         assert is_valid(kind, output.outputs[0].text), output
     assert len({output.outputs[0].text for output in outputs}) > 1
