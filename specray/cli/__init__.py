@@ -14,6 +14,7 @@ INTERRUPTED = 130
 _COMMANDS = {
     "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
     "bench": ("specray.cli.bench", "measure speculation on against off"),
+    "distill": ("specray.cli.distill", "make a draft for a model of your own"),
     "models": ("specray.cli.models", "list or prepare the bundled models"),
     "version": ("specray.cli.version", "print the versions of specray and its engines"),
 }
