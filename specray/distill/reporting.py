@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from specray.distill.answers import find_shards, load_shard
 from specray.distill.engines import load_model
@@ -30,14 +31,25 @@ def write_report(
     answers = [answer for path in find_shards(work, HELD_OUT) for answer in load_shard(path)]
     head = work.read_head()
     agreements = [compare(target, draft, answer, torch.tensor(head)) for answer in answers]
-    ratio = _step_weights(draft, len(head)) / _step_weights(target, None)
+    whole_bytes = _saved_bytes(settings.target)
+    draft_bytes = 1 if settings.layers_only else whole_bytes
+    ratio = (
+        draft_bytes * _num_weights(draft, len(head)) / (whole_bytes * _num_weights(target, None))
+    )
     reports = summarise([kinds[a.prompt] for a in answers], answers, agreements, ratio)
     report = to_json(reports, read_curve(work), {**facts, "cost_ratio": ratio})
     write_json(work.report, report)
     write_text(work.markdown, to_markdown(report))
 
 
-def _step_weights(model: Any, head_tokens: int | None) -> int:
+def _saved_bytes(model: str) -> int:
+    """Bytes of one weight of a model as it was saved."""
+    config: Any = AutoConfig.from_pretrained(model)
+    dtype = config.get_text_config(decoder=True).dtype or torch.float32
+    return dtype.itemsize
+
+
+def _num_weights(model: Any, head_tokens: int | None) -> int:
     """How many weights a step reads: the layers, and the head's rows; embeddings are looked up."""
     layers = sum(weight.numel() for weight in layers_of(model).parameters())
     rows, width = model.get_output_embeddings().weight.shape

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
+from vllm.platforms import current_platform
 
 from specray.distill.generation import Completion, SampleRequest
 
@@ -17,7 +18,13 @@ class VllmGenerator:
 
     def __init__(self, model: str, end_ids: frozenset[int], max_top_k: int) -> None:
         self._end_ids = sorted(end_ids)
-        self._llm = LLM(model, enforce_eager=False, max_logprobs=max_top_k, disable_log_stats=True)
+        # Compiling pays on a GPU only: elsewhere it takes longer than it saves.
+        self._llm = LLM(
+            model,
+            enforce_eager=not current_platform.is_cuda_alike(),
+            max_logprobs=max_top_k,
+            disable_log_stats=True,
+        )
 
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
         """See `Generator`."""

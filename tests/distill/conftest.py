@@ -45,6 +45,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
             num_hidden_layers=6,
             num_attention_heads=4,
             num_key_value_heads=2,
+            head_dim=32,
             max_position_embeddings=1024,
             bos_token_id=1,
             eos_token_id=0,
