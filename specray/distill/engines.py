@@ -59,13 +59,14 @@ def make_generator(settings: DistillSettings, template: ChatTemplate) -> Generat
     has_vllm = find_spec("vllm") is not None
     if settings.engine == "vllm" and not has_vllm:
         raise InvalidConfigError("--engine vllm: vLLM is not installed; use --engine transformers")
+    dtype = fast_dtype(settings.device) or torch.float32
     # On a CPU vLLM's two processes and its threads, which spin, lose to one that is on its own.
     if settings.engine == "vllm" or (
         settings.engine == "auto" and has_vllm and settings.device == "cuda"
     ):
         from specray.distill.vllm_engine import VllmGenerator
 
-        return VllmGenerator(settings.target, template.end_ids, settings.top_k)
-    dtype = fast_dtype(settings.device) or torch.float32
+        name = str(dtype).removeprefix("torch.")
+        return VllmGenerator(settings.target, template.end_ids, settings.top_k, name)
     model = load_model(settings.target, settings.device, dtype, GROUPED_ATTENTION)
     return TransformersGenerator(model, template.end_ids)

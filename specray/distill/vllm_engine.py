@@ -16,11 +16,12 @@ _MAX_SEED = 1 << 31
 class VllmGenerator:
     """Continues prompts in vLLM's batches."""
 
-    def __init__(self, model: str, end_ids: frozenset[int], max_top_k: int) -> None:
+    def __init__(self, model: str, end_ids: frozenset[int], max_top_k: int, dtype: str) -> None:
         self._end_ids = sorted(end_ids)
         # Compiling pays on a GPU only: elsewhere it takes longer than it saves.
         self._llm = LLM(
             model,
+            dtype=dtype,
             enforce_eager=not current_platform.is_cuda_alike(),
             max_logprobs=max_top_k,
             disable_log_stats=True,
