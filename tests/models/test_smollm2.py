@@ -1,5 +1,6 @@
 """The bundled models, made for real: half a minute."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.models import check_same_tokenizer, smollm2
+from specray.models.draft_layers import DRAFT_FACTS, read_layers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -63,12 +65,37 @@ def test_the_target_ends_where_its_chat_template_ends(target: Path) -> None:
     assert tokenizer("<|im_start|>user\nHi<|im_end|>")["input_ids"][-1] == end
 
 
-def test_the_draft_is_the_targets_own_layers(target: Path, draft: Path) -> None:
+def test_the_draft_is_the_targets_own_but_for_what_was_trained(target: Path, draft: Path) -> None:
     large = AutoModelForCausalLM.from_pretrained(target).model
     small = AutoModelForCausalLM.from_pretrained(draft).model
+    shipped = read_layers(smollm2.DRAFT)
 
-    assert len(small.layers) == len(smollm2.DRAFT_LAYERS)
-    for layer, index in zip(small.layers, smollm2.DRAFT_LAYERS, strict=True):
-        assert torch.equal(layer.mlp.up_proj.weight, large.layers[index].mlp.up_proj.weight)
+    assert len(small.layers) == len(shipped.cut_from)
+    for index, (layer, source) in enumerate(zip(small.layers, shipped.cut_from, strict=True)):
+        weights = layer.state_dict()
+        wanted = shipped.trained.get(index, large.layers[source].state_dict())
+        assert all(torch.equal(weights[name], weight) for name, weight in wanted.items())
     assert torch.equal(small.embed_tokens.weight, large.embed_tokens.weight)
     check_same_tokenizer(str(target), str(draft))
+    assert json.loads((draft / DRAFT_FACTS).read_text())["head_token_ids"]
+
+
+def test_the_draft_often_says_what_the_target_says(target: Path, draft: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    large, small = (AutoModelForCausalLM.from_pretrained(path) for path in (target, draft))
+    agreed, count = 0, 0
+    for question in ("What is the capital of France?", "Write a short story about a dog."):
+        inputs = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        start = inputs["input_ids"].shape[1]
+        text = large.generate(**inputs, max_new_tokens=48, do_sample=False)
+        with torch.inference_mode():
+            said = small(text).logits[0, start - 1 : -1].argmax(-1)
+        agreed += int((said == text[0, start:]).sum())
+        count += len(said)
+
+    assert agreed / count > 0.25  # untrained layers: 0.1

@@ -1,0 +1,152 @@
+"""Step (b): the target's answers with its most likely tokens, stored once."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specray.distill.generation import Generator, SampleRequest
+from specray.distill.prompts import HELD_OUT, TRAIN, Prompt, seeds_of
+from specray.distill.template import ChatTemplate
+from specray.distill.work import WorkFolder, write_whole
+
+logger = logging.getLogger(__name__)
+
+
+class AnswerPlan(NamedTuple):
+    """How the target answers."""
+
+    top_k: int = 20
+    max_tokens: int = 256
+    max_prompt_tokens: int = 448  # longer prompts are left out
+    shard: int = 128  # answers per file: what a kill costs
+
+
+class Answer(NamedTuple):
+    """One answer. Greedy or sampled at temperature 1."""
+
+    prompt: int  # index among the split's prompts
+    is_greedy: bool
+    prompt_ids: NDArray[np.int32]  # [prompt tokens]
+    token_ids: NDArray[np.int32]  # [tokens]
+    top_ids: NDArray[np.int32]  # [tokens, top_k]
+    top_logprobs: NDArray[np.float16]  # [tokens, top_k]
+
+
+def answer_prompts(
+    prompts: Sequence[Prompt],
+    plan: AnswerPlan,
+    work: WorkFolder,
+    template: ChatTemplate,
+    generator: Generator,
+    part: tuple[int, int] = (0, 1),
+) -> None:
+    """Answers each prompt twice, greedy and sampled, if its file is not there yet.
+
+    Args:
+        prompts: of both splits.
+        plan: how to answer.
+        work: takes the files.
+        template: the target's.
+        generator: the target.
+        part: (i, n) does only every n-th shard from the i-th, so that n machines may share.
+    """
+    jobs = list(_jobs(prompts, plan, template))
+    done_tokens, start = 0, time.monotonic()
+    for index, (name, entries) in enumerate(jobs):
+        path = work.answers / name
+        if index % part[1] != part[0] or path.is_file():
+            continue
+        completions = generator.generate([request for _, _, request in entries], plan.top_k)
+        answers = [
+            Answer(prompt, is_greedy, np.array(request.prompt, np.int32), *completion)
+            for (prompt, is_greedy, request), completion in zip(entries, completions, strict=True)
+        ]
+        _save(path, answers)
+        done_tokens += sum(len(completion.token_ids) for completion in completions)
+        rate = done_tokens / (time.monotonic() - start)
+        logger.info("answers: file %d of %d, %.0f tokens/s", index + 1, len(jobs), rate)
+
+
+_Entry = tuple[int, bool, SampleRequest]
+
+
+def _jobs(
+    prompts: Sequence[Prompt], plan: AnswerPlan, template: ChatTemplate
+) -> Iterator[tuple[str, list[_Entry]]]:
+    for split in (HELD_OUT, TRAIN):
+        chosen = [prompt for prompt in prompts if prompt.split == split]
+        entries = [
+            (i, is_greedy, request)
+            for i, (prompt, seed) in enumerate(zip(chosen, seeds_of(chosen), strict=True))
+            for is_greedy in (True, False)
+            for request in [_request(template, prompt, int(seed), is_greedy, plan)]
+            if len(request.prompt) <= plan.max_prompt_tokens
+        ]
+        for first in range(0, len(entries), plan.shard):
+            yield f"{split}-{first // plan.shard:05d}.npz", entries[first : first + plan.shard]
+
+
+def _request(
+    template: ChatTemplate, prompt: Prompt, seed: int, is_greedy: bool, plan: AnswerPlan
+) -> SampleRequest:
+    return SampleRequest(
+        template.encode(prompt.messages),
+        seed,
+        plan.max_tokens,
+        temperature=0.0 if is_greedy else 1.0,
+        may_stop_in_loop=prompt.split == TRAIN,
+    )
+
+
+def find_shards(work: WorkFolder, split: str) -> list[Path]:
+    """The files of answers of a split that are there, in order."""
+    return sorted(work.answers.glob(f"{split}-*.npz"))
+
+
+def _save(path: Path, answers: list[Answer]) -> None:
+    arrays: dict[str, Any] = {
+        "prompt": np.array([a.prompt for a in answers], np.int32),
+        "is_greedy": np.array([a.is_greedy for a in answers]),
+        "prompt_lengths": np.array([len(a.prompt_ids) for a in answers], np.int32),
+        "lengths": np.array([len(a.token_ids) for a in answers], np.int32),
+        **{
+            name: _narrow(np.concatenate([getattr(a, name) for a in answers]))
+            for name in ("prompt_ids", "token_ids", "top_ids", "top_logprobs")
+        },
+    }
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)
+
+    write_whole(path, write)
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    """Ids below 65,536 in half the bytes."""
+    fits = array.dtype == np.int32 and array.max(initial=0) < 1 << 16
+    return array.astype(np.uint16) if fits else array
+
+
+def load_shard(path: Path) -> Iterator[Answer]:
+    """The answers of one file."""
+    with np.load(path) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
+    starts = np.cumsum(held["lengths"]) - held["lengths"]
+    prompt_starts = np.cumsum(held["prompt_lengths"]) - held["prompt_lengths"]
+    for i, (start, prompt_start) in enumerate(zip(starts, prompt_starts, strict=True)):
+        tokens = slice(start, start + held["lengths"][i])
+        prompt = slice(prompt_start, prompt_start + held["prompt_lengths"][i])
+        yield Answer(
+            int(held["prompt"][i]),
+            bool(held["is_greedy"][i]),
+            held["prompt_ids"][prompt].astype(np.int32),
+            held["token_ids"][tokens].astype(np.int32),
+            held["top_ids"][tokens].astype(np.int32),
+            held["top_logprobs"][tokens],
+        )

@@ -1,0 +1,60 @@
+"""What a training run is resumed from: one file that is the last one or the one before."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specray.distill.work import write_whole
+
+
+class Progress:
+    """How far a run is."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.epoch = 0  # from 1; 0 is before the first
+        self.batch = 0  # of the epoch
+        self.num_answers = 0  # of the epoch
+        self.tokens = 0  # answer tokens trained on
+        self.seconds = 0.0
+        self.best = float("inf")  # loss on held-out answers
+
+    def begin_epoch(self, num_answers: int) -> None:
+        """Counts an epoch."""
+        self.epoch, self.batch, self.num_answers = self.epoch + 1, 0, num_answers
+
+    def advance(self, num_tokens: int, seconds: float) -> None:
+        """Counts a step."""
+        self.step += 1
+        self.batch += 1
+        self.tokens += num_tokens
+        self.seconds += seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields."""
+        return dict(vars(self))
+
+    def load(self, values: dict[str, Any]) -> None:
+        """Sets all fields."""
+        vars(self).update(values)
+
+
+def save(path: Path, progress: Progress, layers: torch.nn.Module, optimizer: Any) -> None:
+    """Writes everything that the next step depends on."""
+    state = {
+        "progress": progress.as_dict(),
+        "layers": layers.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
+    write_whole(path, lambda partial: torch.save(state, partial))
+
+
+def restore(path: Path, progress: Progress, layers: torch.nn.Module, optimizer: Any) -> None:
+    """Goes back to where `save` was called."""
+    state = torch.load(path, weights_only=True)
+    progress.load(state["progress"])
+    layers.load_state_dict(state["layers"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["rng"])

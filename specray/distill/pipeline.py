@@ -1,0 +1,138 @@
+"""The steps in their order; each finds what the one before left in the work folder."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from specray.distill.answers import AnswerPlan, answer_prompts
+from specray.distill.engines import load_template, make_generator
+from specray.distill.export import copy_reports, save_draft, save_layers
+from specray.distill.generation import Generator
+from specray.distill.prompts import PromptPlan, load_prompts, make_prompts
+from specray.distill.provenance import describe
+from specray.distill.reporting import write_report
+from specray.distill.settings import STEPS, DistillSettings
+from specray.distill.student_choice import choose_student, load_trained
+from specray.distill.texts import Passage, find_passages
+from specray.distill.training import make_trainer
+from specray.distill.work import WorkFolder, write_json, write_text
+from specray.errors import InvalidConfigError
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PROMPT = 160  # tokens that the target writes; a longer one is dropped, as without an end
+_FIXED_OF_WORK = ("name", "seed", "top_k", "max_answer_tokens", "num_held_out")
+
+
+class Pipeline:
+    """One distillation in its work folder."""
+
+    def __init__(
+        self,
+        settings: DistillSettings,
+        command: str,
+        texts: Callable[[], Sequence[Passage]] = find_passages,
+    ) -> None:
+        """Opens the work folder.
+
+        Args:
+            settings: what to do.
+            command: the user's words, for the report.
+            texts: finds those that prompts are made from.
+
+        Raises:
+            InvalidConfigError: the folder belongs to another distillation, or the target has no
+                chat template.
+        """
+        self._settings = settings
+        self._texts = texts
+        self._work = WorkFolder(settings.work)
+        self._check_work()
+        self._note(command)
+        self._template = load_template(settings.target)
+        self._generator: Generator | None = None
+
+    def run(self, step: str) -> None:
+        """Runs one step, or `all`.
+
+        Raises:
+            InvalidConfigError: a step before has not been run, or its files don't fit.
+        """
+        steps = {
+            "prompts": self._prompts,
+            "answers": self._answers,
+            "student": lambda: choose_student(self._settings, self._work),
+            "train": lambda: make_trainer(self._settings, self._work).run(),
+            "report": self._report,
+            "export": self._export,
+        }
+        for name in STEPS if step == "all" else (step,):
+            logger.info("step: %s", name)
+            steps[name]()
+
+    def _prompts(self) -> None:
+        s = self._settings
+        plan = PromptPlan(
+            s.planned_prompts,
+            s.num_held_out,
+            min(_LONGEST_PROMPT, s.max_answer_tokens),
+            s.seed,
+            s.prompt_files,
+            s.only_files,
+        )
+        prompts = make_prompts(plan, self._work, self._template, self._target(), self._texts)
+        logger.info("%d prompts", len(prompts))
+
+    def _answers(self) -> None:
+        s = self._settings
+        answer_prompts(
+            load_prompts(self._work),
+            AnswerPlan(top_k=s.top_k, max_tokens=s.max_answer_tokens),
+            self._work,
+            self._template,
+            self._target(),
+            s.part,
+        )
+        self._generator = None  # the next steps need its memory
+
+    def _target(self) -> Generator:
+        if self._generator is None:
+            self._generator = make_generator(self._settings, self._template)
+        return self._generator
+
+    def _report(self) -> None:
+        draft = load_trained(self._settings, self._work)
+        facts = describe(self._settings, self._work)
+        write_report(self._settings, self._work, draft, facts)
+
+    def _export(self) -> None:
+        out = self._settings.out
+        facts = {
+            "head_token_ids": self._work.read_head(),
+            **describe(self._settings, self._work),
+        }
+        if self._settings.layers_only:
+            save_layers(self._work, facts, out)
+        else:
+            draft = load_trained(self._settings, self._work)
+            save_draft(draft, self._template.tokenizer, facts, out)
+        copy_reports(self._work, out)
+
+    def _note(self, command: str) -> None:
+        path = self._work.commands
+        known = path.read_text("utf-8").splitlines() if path.is_file() else []
+        if command not in known:
+            write_text(path, "".join(f"{line}\n" for line in [*known, command]))
+
+    def _check_work(self) -> None:
+        noted = self._work.path / "work.json"
+        values = {name: asdict(self._settings)[name] for name in _FIXED_OF_WORK}
+        if not noted.is_file():
+            write_json(noted, values)
+        for name, value in json.loads(noted.read_text("utf-8")).items():
+            if values.get(name) != value:
+                raise InvalidConfigError(
+                    f"--work {self._work.path}: was begun with {name} {value}, not "
+                    f"{values.get(name)}; name another folder"
+                )

@@ -1,0 +1,107 @@
+"""The layers that the student shares with the start of the target are run once, not every epoch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specray.distill.answers import Answer
+from specray.distill.student import attach_prefix, detach_prefix, layers_of
+from specray.distill.work import write_whole
+
+_TOLERANCE = 1e-3
+
+
+def prefix_length(layers: Sequence[int], limit: int) -> int:
+    """How many of the student's first layers are the target's own first ones, at most `limit`."""
+    same = [i for i, layer in enumerate(layers) if layer == i]
+    return min(len(same) if same == list(range(len(same))) else 0, limit, len(layers) - 1)
+
+
+@torch.no_grad()
+def run_prefix(model: Any, token_ids: Tensor, length: int) -> Tensor:  # [rows, width, hidden]
+    """What the first `length` layers make of some tokens."""
+    layers = layers_of(model)
+    rest = list(layers[length:])
+    held: list[Tensor] = []
+    hook = layers[length - 1].register_forward_hook(
+        lambda _module, _args, output: held.append(_first(output))
+    )
+    try:
+        del layers[length:]
+        model.base_model(input_ids=token_ids, use_cache=False)
+    finally:
+        hook.remove()
+        layers.extend(rest)
+    return held[0]
+
+
+def _first(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def is_separable(model: Any, length: int) -> bool:
+    """Whether the other layers, fed with what the first ones made, give what all of them give.
+
+    Not so where a model scales or adds to what it is fed.
+    """
+    ids = torch.arange(1, 17, device=model.device)[None] % model.config.vocab_size
+    with torch.no_grad():
+        whole = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        prefix = run_prefix(model, ids, length)
+        first = detach_prefix(model, length)
+        parted = model.base_model(inputs_embeds=prefix, use_cache=False).last_hidden_state
+        attach_prefix(model, first)
+    return torch.allclose(whole, parted, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+class PrefixStore:
+    """The prefix's output for every answer, a file per shard, read piece by piece."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pieces: list[NDArray[np.int16]] = []
+
+    def add(self, name: str, answers: Sequence[Answer], run: Callable[[Tensor], Tensor]) -> None:
+        """Takes in a shard's answers, in the order in which `read` counts them.
+
+        Args:
+            name: of the shard; its file is written unless an earlier run has.
+            answers: of the shard.
+            run: from token ids, [1, width], to the prefix's output, [1, width, hidden].
+        """
+        path = self._folder / f"{name}.npy"
+        lengths = [len(answer.prompt_ids) + len(answer.token_ids) - 1 for answer in answers]
+        if not path.is_file() or len(np.load(path, mmap_mode="r")) != sum(lengths):
+            outputs = np.concatenate([_pack(run(_text(answer))[0]) for answer in answers])
+            write_whole(path, lambda partial: _save(partial, outputs))
+        array = np.load(path, mmap_mode="r")
+        self._pieces += np.split(array, np.cumsum(lengths)[:-1])
+
+    def read(self, indices: Sequence[int], width: int) -> Tensor:  # [rows, width, hidden]
+        """Some answers' rows, padded on the right with zeros."""
+        hidden = self._pieces[0].shape[1]
+        rows = torch.zeros((len(indices), width, hidden), dtype=torch.bfloat16)
+        for row, index in enumerate(indices):
+            piece = np.array(self._pieces[index])
+            rows[row, : len(piece)] = torch.from_numpy(piece).view(torch.bfloat16)
+        return rows
+
+
+def _text(answer: Answer) -> Tensor:  # [1, width]
+    text = np.concatenate((answer.prompt_ids, answer.token_ids))[:-1]
+    return torch.from_numpy(text.astype(np.int64))[None]
+
+
+def _pack(hidden: Tensor) -> NDArray[np.int16]:
+    """As bfloat16, which numpy does not know: half precision would overflow on some models."""
+    return hidden.cpu().bfloat16().contiguous().view(torch.int16).numpy()
+
+
+def _save(path: Path, array: NDArray[np.int16]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array)

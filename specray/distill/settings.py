@@ -1,0 +1,79 @@
+"""What a distillation is told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specray.distill.losses import LOSSES
+from specray.errors import InvalidConfigError
+
+ENGINES = ("auto", "vllm", "transformers")
+STEPS = ("prompts", "answers", "student", "train", "report", "export")
+_PROMPTS_PER_MINUTE = {"cpu": 12, "cuda": 600}
+_TRAINING_SHARE = 0.6  # of the minutes; the rest goes into prompts and answers
+_TOKENS_PER_PROMPT = 260  # of its two answers
+_EPOCHS = 3  # that a budget of tokens is planned for
+_FEWEST_PROMPTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class DistillSettings:
+    """One distillation. `minutes` or `tokens` is the dial; the rest follows if it is not set."""
+
+    name: str  # of the target, as the user said it
+    target: str  # where it is: a folder or a hub id
+    out: Path
+    work: Path
+    minutes: float | None = None  # of the whole
+    tokens: int | None = None  # to train on, repeated ones counted again
+    engine: str = "auto"
+    device: str = "cpu"
+    prompt_files: tuple[Path, ...] = ()
+    only_files: bool = False
+    num_prompts: int | None = None
+    num_held_out: int = 16  # per kind
+    max_answer_tokens: int = 256
+    top_k: int = 20
+    num_layers: int = 8
+    layers: tuple[int, ...] | None = None  # instead of the search
+    student: str | None = None  # a model to train, instead of the target's layers
+    num_shared: int = 3  # of the first layers that stay the target's
+    loss: str = "forward_kl"
+    rate: float = 1e-3
+    batch_tokens: int = 1024
+    head_tokens: int = 12288
+    seed: int = 0
+    part: tuple[int, int] = (0, 1)
+    layers_only: bool = False  # export what was trained, in int8, instead of a whole model
+    takes_new: bool = False  # answers that came after a training run began
+
+    def __post_init__(self) -> None:
+        """Checks what the command line can't.
+
+        Raises:
+            InvalidConfigError: naming the switch.
+        """
+        if (self.minutes is None) == (self.tokens is None):
+            raise InvalidConfigError("give one of --minutes and --tokens: it is the budget")
+        for name in ("minutes", "tokens", "num_layers", "head_tokens", "top_k", "batch_tokens",
+                     "max_answer_tokens", "num_held_out"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidConfigError(f"--{name.replace('_', '-')} {value}: must be more than 0")
+        if self.loss not in LOSSES:
+            raise InvalidConfigError(f"--loss {self.loss}: there are {', '.join(LOSSES)}")
+        if not 0 <= self.part[0] < self.part[1]:
+            raise InvalidConfigError(f"--part {self.part[0]}/{self.part[1]}: I/N needs 0 <= I < N")
+
+    @property
+    def planned_prompts(self) -> int:
+        """Prompts to make for training."""
+        if self.num_prompts is not None:
+            return self.num_prompts
+        if self.minutes is not None:
+            return max(_FEWEST_PROMPTS, round(self.minutes * _PROMPTS_PER_MINUTE[self.device]))
+        return max(_FEWEST_PROMPTS, (self.tokens or 0) // (_EPOCHS * _TOKENS_PER_PROMPT))
+
+    @property
+    def training_minutes(self) -> float | None:
+        """The training's part of the minutes."""
+        return None if self.minutes is None else self.minutes * _TRAINING_SHARE

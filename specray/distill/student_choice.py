@@ -1,0 +1,120 @@
+"""Step (c): the student is chosen, and noted; later steps load it from the note."""
+
+import json
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specray.distill import layer_search
+from specray.distill.answers import find_shards, load_shard
+from specray.distill.engines import fast_dtype, load_model
+from specray.distill.examples import choose_head
+from specray.distill.prompts import TRAIN
+from specray.distill.settings import DistillSettings
+from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
+from specray.distill.work import WorkFolder, write_json
+from specray.errors import InvalidConfigError
+from specray.models import check_same_tokenizer, resolve
+from specray.models.quantised import dequantise, quantise
+
+_PROBE_ROWS, _PROBE_WIDTH = 4, 96  # tokens that layers are chosen by: minutes on one core
+
+
+def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
+    """Notes which layers the student has; searches for them if none are named.
+
+    Raises:
+        InvalidConfigError: there are no answers to choose by, or the student has other tokens.
+    """
+    if settings.student is not None:
+        check_same_tokenizer(settings.target, settings.student)
+        write_json(work.student, {"student": resolve(settings.student)})
+    elif settings.layers is not None:
+        write_json(work.student, {"layers": list(settings.layers)})
+    elif not work.student.is_file():
+        rounds = _search(settings, work)
+        notes = [candidate._asdict() for candidate in rounds]
+        write_json(work.student, {"layers": list(rounds[-1].layers), "rounds": notes})
+
+
+def chosen_layers(work: WorkFolder) -> list[int]:
+    """Which of the target's layers the student has; none if it is a model of its own.
+
+    Raises:
+        InvalidConfigError: nothing was chosen yet.
+    """
+    return list(_choice(work).get("layers", []))
+
+
+def load_student(settings: DistillSettings, work: WorkFolder) -> Any:
+    """The student as it is before training.
+
+    Raises:
+        InvalidConfigError: nothing was chosen yet, or a model can't be loaded.
+    """
+    choice = _choice(work)
+    if "student" in choice:
+        return load_model(choice["student"], settings.device, torch.float32)
+    model = load_model(settings.target, settings.device, torch.float32)
+    return cut(model, choice["layers"])
+
+
+def load_trained(settings: DistillSettings, work: WorkFolder) -> Any:
+    """The student with its best layers, rounded as they will be if only they are exported."""
+    model = load_student(settings, work)
+    state = trained_layers(work)
+    if settings.layers_only:
+        state = {index: dequantise(quantise(weights)) for index, weights in state.items()}
+    prefix = detach_prefix(model, len(layers_of(model)) - len(state))
+    for layer, weights in zip(layers_of(model), state.values(), strict=True):
+        layer.load_state_dict(weights)
+    attach_prefix(model, prefix)
+    return model.eval()
+
+
+def trained_layers(work: WorkFolder) -> dict[int, dict[str, Tensor]]:
+    """The weights of each layer that was trained, counted from the end of the shared prefix.
+
+    Raises:
+        InvalidConfigError: there was no training yet.
+    """
+    if not work.best.is_file():
+        raise InvalidConfigError(
+            f"--work {work.path}: nothing was trained; run `specray distill` with --only train"
+        )
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, weight in load_file(work.best).items():
+        index, _, rest = name.partition(".")
+        layers.setdefault(int(index), {})[rest] = weight
+    return dict(sorted(layers.items()))
+
+
+def _choice(work: WorkFolder) -> dict[str, Any]:
+    if not work.student.is_file():
+        raise InvalidConfigError(
+            f"--work {work.path}: no student was chosen; run `specray distill` with --only student"
+        )
+    return json.loads(work.student.read_text("utf-8"))
+
+
+def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Candidate]:
+    shards = find_shards(work, TRAIN)
+    if not shards:
+        raise InvalidConfigError(
+            f"--work {work.path}: there are no answers to choose layers by; run `specray distill` "
+            "with --only answers, or name --layers"
+        )
+    dtype = fast_dtype(settings.device) or torch.float32
+    model = load_model(settings.target, settings.device, dtype)
+    answers = list(load_shard(shards[0]))
+    texts = [[*a.prompt_ids.tolist(), *a.token_ids.tolist()] for a in answers]
+    longest = sorted(texts, key=len)[-_PROBE_ROWS:]
+    width = min(_PROBE_WIDTH, len(longest[0]))
+    token_ids = torch.tensor([text[-width:] for text in longest], device=settings.device)
+    head = choose_head(answers, model.config.vocab_size, settings.head_tokens)
+    weight = model.get_output_embeddings().weight[torch.from_numpy(head.token_ids)]
+    probe = layer_search.make_probe(model, token_ids, weight)
+    fixed = range(settings.num_shared)
+    return layer_search.search(model, probe, weight, settings.num_layers, fixed)

@@ -1,0 +1,158 @@
+"""Step (d): the student's layers are trained until the budget is spent."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import save_file
+
+from specray.distill import checkpoint
+from specray.distill.checkpoint import Progress
+from specray.distill.evaluation import evaluate
+from specray.distill.examples import plan_epoch
+from specray.distill.learner import Learner, Texts
+from specray.distill.work import WorkFolder, write_text, write_whole
+
+logger = logging.getLogger(__name__)
+
+_CLIP = 1.0
+_TELL_EVERY = 20  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPlan:
+    """How to train, and for how long: one of `minutes` and `tokens` is set."""
+
+    minutes: float | None = None
+    tokens: int | None = None  # answer tokens, repeated ones counted again
+    rate: float = 1e-3
+    warm_up: float = 0.03  # share of the budget
+    final_rate: float = 0.02  # share of `rate`
+    batch_tokens: int = 1024  # prompts and padding included
+    seed: int = 0
+    save_every_s: float = 240.0
+    eval_every_s: float = 300.0
+
+
+class Trainer:
+    """One training run in a work folder: goes on by itself where it was killed."""
+
+    def __init__(
+        self, learner: Learner, train: Texts, held_out: Texts, plan: TrainPlan, work: WorkFolder
+    ) -> None:
+        self._learner = learner
+        self._train = train
+        self._held_out = held_out
+        self._plan = plan
+        self._checkpoint = work.training / "checkpoint.pt"
+        self._curve = work.curve
+        self._best = work.best
+        self._lengths = [len(a.prompt_ids) + len(a.token_ids) for a in train.answers]
+        self._optimizer = torch.optim.AdamW(
+            learner.layers.parameters(), plan.rate, (0.9, 0.95), weight_decay=0.01, fused=True
+        )
+        self._batches: list[list[int]] = []
+        self._planned_epoch = -1
+        self.progress = Progress()
+        if self._checkpoint.is_file():
+            checkpoint.restore(self._checkpoint, self.progress, learner.layers, self._optimizer)
+            self._forget_later_figures()
+            logger.info("training resumes at step %d", self.progress.step)
+        if self.progress.num_answers != len(self._lengths):
+            self.progress.begin_epoch(len(self._lengths))
+
+    def run(self, on_step: Callable[[Progress], None] = lambda _: None) -> None:
+        """Trains until the budget is spent; a KeyboardInterrupt ends it in good order."""
+        saved = evaluated = time.monotonic()
+        try:
+            while self._spent() < 1:
+                self._step()
+                on_step(self.progress)
+                if time.monotonic() - evaluated >= self._plan.eval_every_s:
+                    self._evaluate()
+                    evaluated = time.monotonic()
+                if time.monotonic() - saved >= self._plan.save_every_s:
+                    self._save()
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            logger.info("interrupted: the best so far is kept")
+        self._evaluate()
+        self._save()
+
+    def _forget_later_figures(self) -> None:
+        """Figures of steps that a kill took back will be noted again."""
+        lines = self._curve.read_text("utf-8").splitlines() if self._curve.is_file() else []
+        kept = [line for line in lines if json.loads(line)["step"] <= self.progress.step]
+        write_text(self._curve, "".join(line + "\n" for line in kept))
+
+    def _save(self) -> None:
+        checkpoint.save(self._checkpoint, self.progress, self._learner.layers, self._optimizer)
+
+    def _spent(self) -> float:
+        """Share of the budget."""
+        if self._plan.tokens is not None:
+            return self.progress.tokens / self._plan.tokens
+        return self.progress.seconds / (60 * (self._plan.minutes or math.inf))
+
+    def _rate(self) -> float:
+        spent = self._spent()
+        if spent < self._plan.warm_up:
+            return self._plan.rate * (spent / self._plan.warm_up + 0.01)
+        left = (1 - spent) / (1 - self._plan.warm_up)
+        return self._plan.rate * max(left, self._plan.final_rate)
+
+    def _step(self) -> None:
+        """One batch. Interrupted at any point, it has either happened or not."""
+        started = time.monotonic()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss, count = self._learner.accumulate(self._train, self._next_batch())
+        torch.nn.utils.clip_grad_norm_(self._learner.layers.parameters(), _CLIP)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate()
+        self._optimizer.step()
+        self.progress.advance(count, time.monotonic() - started)
+        if self.progress.step % _TELL_EVERY == 0:
+            self._tell(loss)
+
+    def _next_batch(self) -> list[int]:
+        progress = self.progress
+        while True:
+            if self._planned_epoch != progress.epoch:
+                seed = self._plan.seed * 1000 + progress.epoch
+                self._batches = plan_epoch(self._lengths, self._plan.batch_tokens, seed)
+                self._planned_epoch = progress.epoch
+            if progress.batch < len(self._batches):
+                return self._batches[progress.batch]
+            progress.begin_epoch(len(self._lengths))
+
+    def _evaluate(self) -> None:
+        """Notes the figures of held-out answers; keeps the layers if they are the best so far."""
+        figures = evaluate(self._learner, self._held_out)
+        with self._curve.open("a") as file:
+            file.write(json.dumps({**self.progress.as_dict(), **figures._asdict()}) + "\n")
+        logger.info(
+            "held-out after %d tokens: KL %.3f, greedy agreement %.3f, overlap %.3f",
+            self.progress.tokens,
+            *figures,
+        )
+        if figures.loss < self.progress.best:
+            self.progress.best = figures.loss
+            state = {k: v.contiguous() for k, v in self._learner.layers.state_dict().items()}
+            write_whole(self._best, lambda partial: save_file(state, partial))
+
+    def _tell(self, loss: float) -> None:
+        progress = self.progress
+        rate = progress.tokens / max(progress.seconds, 1e-9)
+        left_s = progress.seconds * (1 / max(self._spent(), 1e-9) - 1)
+        logger.info(
+            "step %d, epoch %d: loss %.3f, %.0f tokens/s, %.0f min left",
+            progress.step,
+            progress.epoch,
+            loss,
+            rate,
+            left_s / 60,
+        )

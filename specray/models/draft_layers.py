@@ -1,0 +1,49 @@
+"""A draft as only what was trained of it, in int8; the rest is its target's."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specray.models.quantised import dequantise, quantise
+
+DRAFT_FACTS = "specray_draft.json"
+"""Beside a draft's weights: the tokens that it may propose, and where it is from."""
+
+_WEIGHTS = "layers.safetensors"
+_CUT_FROM = "cut_from"
+
+
+class DraftLayers(NamedTuple):
+    """What makes a draft out of its target."""
+
+    cut_from: tuple[int, ...]  # which of the target's layers each of the draft's began as
+    trained: dict[int, dict[str, Tensor]]  # weights by layer of the draft; the others are as cut
+
+
+def write_layers(layers: DraftLayers, facts: dict[str, Any], folder: Path) -> None:
+    """Writes the layers in int8, and the facts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        f"{index}.{name}": weight
+        for index, layer in layers.trained.items()
+        for name, weight in layer.items()
+    }
+    metadata = {_CUT_FROM: json.dumps(layers.cut_from)}
+    save_file(quantise(weights), folder / _WEIGHTS, metadata)
+    (folder / DRAFT_FACTS).write_text(json.dumps(facts) + "\n", "utf-8")
+
+
+def read_layers(folder: Path) -> DraftLayers:
+    """What `write_layers` wrote, as float32."""
+    with safe_open(folder / _WEIGHTS, "pt") as file:
+        cut_from = tuple(json.loads(file.metadata()[_CUT_FROM]))
+    trained: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for name, weight in dequantise(load_file(folder / _WEIGHTS)).items():
+        index, _, rest = name.partition(".")
+        trained[int(index)][rest] = weight
+    return DraftLayers(cut_from, dict(trained))

@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from specray.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--layers", "a,b"], "--layers a,b: numbers"),
+        (["--part", "3"], "--part 3: I/N"),
+        (["--minutes", "5", "--tokens", "5"], "one of --minutes and --tokens"),
+        (["--minutes", "-1"], "--minutes -1.0: must be more than 0"),
+    ],
+)
+def test_a_switch_that_makes_no_sense_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    code = main(["distill", str(tmp_path), str(tmp_path / "out"), *words])
+
+    assert code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_target_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["distill", str(tmp_path / "nowhere"), str(tmp_path / "out")])
+
+    assert code == 2
+    assert "nowhere`: there is no such folder" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specray.distill.answers import Answer, AnswerPlan, answer_prompts, find_shards, load_shard
+from specray.distill.generation import Completion, SampleRequest
+from specray.distill.prompts import Prompt
+from specray.distill.template import read_template
+from specray.distill.work import WorkFolder
+from tests.distill.conftest import make_tokenizer
+
+
+class Echo:
+    """Answers with the prompt's last tokens, and remembers what it was asked."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.requests: list[SampleRequest] = []
+        self._offset = offset
+
+    def generate(self, requests: list[SampleRequest], top_k: int) -> list[Completion]:
+        self.requests += requests
+        made = []
+        for request in requests:
+            tokens = np.array(request.prompt[-request.seed % 3 - 1 :], np.int32) + self._offset
+            top = np.arange(len(tokens) * top_k, dtype=np.int32).reshape(-1, top_k) + self._offset
+            made.append(Completion(tokens, top, -0.25 * (top - self._offset).astype(np.float16)))
+        return made
+
+
+def make_prompts(count: int) -> list[Prompt]:
+    return [
+        Prompt(f"p{i}", "chat", split, [{"role": "user", "content": f"number {i}"}])
+        for i in range(count)
+        for split in ("train", "held_out")
+    ]
+
+
+def answer(work: WorkFolder, echo: Echo, part: tuple[int, int] = (0, 1), **plan: int) -> None:
+    template = read_template(make_tokenizer())
+    plan = {"top_k": 2, "shard": 4, **plan}
+    answer_prompts(make_prompts(5), AnswerPlan(**plan), work, template, echo, part)
+
+
+def load(work: WorkFolder, split: str) -> list[Answer]:
+    return [answer for path in find_shards(work, split) for answer in load_shard(path)]
+
+
+@pytest.mark.parametrize("offset", [0, 70_000])  # ids in two bytes, and in four
+def test_answers_come_back_as_they_were(tmp_path: Path, offset: int) -> None:
+    echo = Echo(offset)
+    work = WorkFolder(tmp_path)
+
+    answer(work, echo)
+
+    answers = load(work, "held_out") + load(work, "train")
+    assert len(answers) == len(echo.requests) == 20
+    again = Echo(offset).generate(echo.requests, 2)
+    for found, request, wanted in zip(answers, echo.requests, again, strict=True):
+        assert found.prompt_ids.tolist() == list(request.prompt)
+        assert found.is_greedy == (request.temperature == 0)
+        assert found.token_ids.tolist() == wanted.token_ids.tolist()
+        assert np.array_equal(found.top_ids, wanted.top_ids)
+        assert np.array_equal(found.top_logprobs, wanted.top_logprobs)
+
+
+def test_each_prompt_is_answered_both_ways(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path)
+
+    answer(work, Echo())
+
+    modes = {(a.prompt, a.is_greedy) for a in load(work, "train")}
+    assert modes == {(i, mode) for i in range(5) for mode in (True, False)}
+
+
+def test_only_answers_to_train_on_may_be_cut(tmp_path: Path) -> None:
+    echo = Echo()
+    answer(WorkFolder(tmp_path), echo)
+
+    assert [request.may_stop_in_loop for request in echo.requests] == [False] * 10 + [True] * 10
+
+
+def test_machines_that_share_the_work_leave_the_same_files(tmp_path: Path) -> None:
+    together, alone = WorkFolder(tmp_path / "two"), WorkFolder(tmp_path / "one")
+    parts = [Echo(), Echo()]
+
+    answer(alone, Echo())
+    for index, echo in enumerate(parts):
+        answer(together, echo, (index, 2))
+
+    assert all(echo.requests for echo in parts)
+    assert sum(len(echo.requests) for echo in parts) == 20
+    for one, two in zip(
+        sorted(alone.answers.iterdir()), sorted(together.answers.iterdir()), strict=True
+    ):
+        assert one.name == two.name
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
+    echo = Echo()
+
+    answer(WorkFolder(tmp_path), echo, max_prompt_tokens=5)
+
+    assert not echo.requests

@@ -1,0 +1,255 @@
+"""All steps on a tiny target: a draft comes out, and kills change nothing."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
+from specray.distill.answers import find_shards
+from specray.distill.generation import Completion, Generator, SampleRequest
+from specray.distill.prompts import load_prompts
+from specray.distill.work import WorkFolder
+from specray.errors import InvalidConfigError
+from specray.models.draft_layers import DRAFT_FACTS, read_layers
+from tests.distill.conftest import few_texts
+
+
+def make_settings(target: Path, folder: Path, **changes: Any) -> DistillSettings:
+    settings = DistillSettings(
+        name="tiny",
+        target=str(target),
+        out=folder / "draft",
+        work=folder / "work",
+        tokens=600,
+        num_prompts=24,
+        num_held_out=4,
+        max_answer_tokens=24,
+        num_layers=3,
+        num_shared=1,
+        head_tokens=70,
+        batch_tokens=256,
+    )
+    return dataclasses.replace(settings, **changes)
+
+
+def run(settings: DistillSettings, step: str = "all") -> None:
+    Pipeline(settings, "specray distill tiny draft", few_texts).run(step)
+
+
+@pytest.fixture(scope="module")
+def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> DistillSettings:
+    settings = make_settings(target, tmp_path_factory.mktemp("made"))
+    run(settings)
+    return settings
+
+
+def test_the_draft_loads_and_has_what_it_shares(made: DistillSettings, target: Path) -> None:
+    draft = AutoModelForCausalLM.from_pretrained(made.out)
+    whole = AutoModelForCausalLM.from_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(made.out)
+
+    assert draft.config.num_hidden_layers == 3
+    assert torch.equal(draft.model.embed_tokens.weight, whole.model.embed_tokens.weight)
+    shared = draft.model.layers[0].mlp.up_proj.weight
+    assert torch.equal(shared, whole.model.layers[0].mlp.up_proj.weight)
+    trained = draft.model.layers[2].mlp.up_proj.weight
+    assert not any(torch.equal(trained, layer.mlp.up_proj.weight) for layer in whole.model.layers)
+    assert tokenizer.chat_template
+
+
+def test_it_says_what_it_may_propose_and_where_it_is_from(made: DistillSettings) -> None:
+    facts = json.loads((made.out / DRAFT_FACTS).read_text())
+
+    assert 0 < len(facts["head_token_ids"]) <= 70
+    assert facts["commands"] == ["specray distill tiny draft"]
+    assert facts["trained_tokens"] >= 600
+    assert facts["versions"]["torch"] == torch.__version__
+    report = json.loads((made.out / "report.json").read_text())
+    assert {(kind["kind"], kind["mode"]) for kind in report["kinds"]} >= {
+        ("all", "greedy"),
+        ("all", "sampled"),
+        ("code", "greedy"),
+    }
+    assert "| all | greedy |" in (made.out / "REPORT.md").read_text()
+
+
+def test_held_out_prompts_are_not_trained_on(made: DistillSettings) -> None:
+    prompts = load_prompts(WorkFolder(made.work))
+    words = [prompt.messages[-1]["content"] for prompt in prompts]
+
+    assert len(set(words)) == len(words)
+    assert {prompt.split for prompt in prompts} == {"train", "held_out"}
+
+
+def test_only_the_trained_layers_can_be_exported(made: DistillSettings, tmp_path: Path) -> None:
+    run(dataclasses.replace(made, out=tmp_path / "layers", layers_only=True), "export")
+
+    layers = read_layers(tmp_path / "layers")
+    draft = AutoModelForCausalLM.from_pretrained(made.out)
+    assert list(layers.cut_from) == json.loads((made.work / "student.json").read_text())["layers"]
+    assert layers.trained.keys() == {1, 2}
+    for index, weights in layers.trained.items():
+        for name, weight in draft.model.layers[index].state_dict().items():
+            assert torch.allclose(weights[name], weight, atol=0.02)
+
+
+def test_the_users_prompts_and_student_are_taken(
+    target: Path, made: DistillSettings, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Why {i}?"}) + "\n" for i in range(9)))
+    settings = make_settings(
+        target,
+        tmp_path,
+        tokens=40,
+        prompt_files=(file,),
+        only_files=True,
+        student=str(made.out),
+    )
+
+    run(settings)
+
+    trained = [p for p in load_prompts(WorkFolder(settings.work)) if p.split == "train"]
+    assert {prompt.kind for prompt in trained} == {"user"}
+    assert len(trained) == 9
+    assert AutoModelForCausalLM.from_pretrained(settings.out).config.num_hidden_layers == 3
+    with pytest.raises(InvalidConfigError, match="--layers-only: the student was not cut"):
+        run(dataclasses.replace(settings, layers_only=True), "export")
+
+
+class _Mortal:
+    """A generator that is killed at its n-th call."""
+
+    def __init__(self, generator: Generator, calls: int) -> None:
+        self._generator = generator
+        self._calls = calls
+
+    def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
+        self._calls -= 1
+        if self._calls < 0:
+            raise RuntimeError("killed")
+        return self._generator.generate(requests, top_k)
+
+
+@pytest.mark.parametrize("calls", [0, 2, 5, 7])
+def test_a_kill_during_generation_changes_no_data(
+    made: DistillSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    settings = dataclasses.replace(made, out=tmp_path / "draft", work=tmp_path / "work")
+    make: Callable[..., Generator] = engines.make_generator
+
+    def make_mortal(*args: Any) -> Generator:
+        return _Mortal(make(*args), calls)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "make_generator", make_mortal)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(settings)
+    for step in STEPS[:2]:
+        run(settings, step)
+
+    assert (settings.work / "prompts.jsonl").read_bytes() == (
+        made.work / "prompts.jsonl"
+    ).read_bytes()
+    for split in ("train", "held_out"):
+        found, wanted = (find_shards(WorkFolder(s.work), split) for s in (settings, made))
+        assert [path.read_bytes() for path in found] == [path.read_bytes() for path in wanted]
+    assert not list(settings.work.rglob("*.partial"))
+
+
+@pytest.mark.e2e  # a process that imports transformers: ten seconds
+def test_a_killed_process_is_resumed(target: Path, made: DistillSettings, tmp_path: Path) -> None:
+    """SIGKILL as soon as there is a checkpoint; then the draft is the same as without."""
+    words = [sys.executable, "-c", _RUN_TO_BE_KILLED, str(target), str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "checkpoint\n"
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+    run(make_settings(target, tmp_path))
+
+    draft, wanted = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (tmp_path / "draft", made.out)
+    )
+    assert all(torch.equal(draft[name], weight) for name, weight in wanted.items())
+
+
+_RUN_TO_BE_KILLED = """
+import sys, time
+from pathlib import Path
+from specray.distill import trainer
+from tests.distill.test_pipeline import make_settings, run
+
+save = trainer.Trainer._save
+
+def save_and_wait(self):
+    save(self)
+    if self.progress.step == 3:
+        print("checkpoint", flush=True)
+        time.sleep(60)
+
+trainer.TrainPlan.__init__.__defaults__ = tuple(
+    0.0 if value == 240.0 else value for value in trainer.TrainPlan.__init__.__defaults__
+)
+trainer.Trainer._save = save_and_wait
+run(make_settings(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        ("answers", "no prompts.*--only prompts"),
+        ("student", "no answers.*--only answers"),
+        ("train", "no answers.*--only answers"),
+        ("report", "nothing was trained.*--only train|no student"),
+        ("export", "nothing was trained.*--only train"),
+    ],
+)
+def test_a_step_out_of_turn_says_which_comes_before(
+    target: Path, tmp_path: Path, step: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=complaint):
+        run(make_settings(target, tmp_path), step)
+
+
+def test_a_work_folder_belongs_to_one_distillation(made: DistillSettings) -> None:
+    with pytest.raises(InvalidConfigError, match="begun with seed 0, not 1"):
+        run(dataclasses.replace(made, seed=1), "prompts")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"minutes": 5.0}, "one of --minutes and --tokens"),
+        ({"tokens": None}, "one of --minutes and --tokens"),
+        ({"tokens": 0}, "--tokens 0"),
+        ({"num_layers": 0}, "--num-layers 0"),
+        ({"loss": "l2"}, "--loss l2"),
+        ({"part": (2, 2)}, "--part 2/2"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=complaint):
+        make_settings(tmp_path, tmp_path, **changes)
+
+
+def test_the_dial_decides_how_many_prompts(tmp_path: Path) -> None:
+    ten_minutes = make_settings(tmp_path, tmp_path, tokens=None, minutes=10.0, num_prompts=None)
+
+    assert ten_minutes.planned_prompts == 120
+    assert ten_minutes.training_minutes == pytest.approx(6)
+    assert dataclasses.replace(ten_minutes, device="cuda").planned_prompts == 6000

@@ -1,0 +1,135 @@
+"""Training resumes where it was, learns, and keeps the best."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from specray.distill.answers import Answer
+from specray.distill.checkpoint import Progress
+from specray.distill.examples import choose_head
+from specray.distill.learner import Learner, Texts
+from specray.distill.losses import LOSSES
+from specray.distill.provenance import read_curve
+from specray.distill.student import cut
+from specray.distill.trainer import Trainer, TrainPlan
+from specray.distill.work import WorkFolder
+
+
+@pytest.fixture(scope="module")
+def answers(target: Path) -> list[Answer]:
+    """Random texts, and what the target says about them."""
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    rng = np.random.default_rng(0)
+    made = []
+    for index in range(12):
+        text = rng.integers(3, model.config.vocab_size, 6 + index).astype(np.int32)
+        with torch.inference_mode():
+            logits = model(torch.tensor(text[None].astype(np.int64))).logits[0, 3:-1]
+        logprobs, ids = logits.log_softmax(-1).topk(8)
+        made.append(
+            Answer(
+                index,
+                bool(index % 2),
+                text[:4],
+                text[4:],
+                ids.numpy().astype(np.int32),
+                logprobs.numpy().astype(np.float16),
+            )
+        )
+    return made
+
+
+def make_trainer(target: Path, answers: list[Answer], folder: Path, tokens: int = 400) -> Trainer:
+    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
+    head = choose_head(answers, model.config.vocab_size, 50)
+    learner = Learner(model, head, LOSSES["forward_kl"], autocast=None)
+    plan = TrainPlan(tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0)
+    texts = Texts(answers)
+    return Trainer(learner, texts, Texts(answers[:4]), plan, WorkFolder(folder))
+
+
+def killed_after(steps: int) -> Callable[[Progress], None]:
+    def kill(progress: Progress) -> None:
+        if progress.step == steps:
+            raise RuntimeError("killed")
+
+    return kill
+
+
+def test_a_killed_training_ends_as_if_it_had_not_been(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    make_trainer(target, answers, tmp_path / "whole").run()
+    for steps in (5, 9):
+        with pytest.raises(RuntimeError, match="killed"):
+            make_trainer(target, answers, tmp_path / "killed").run(killed_after(steps))
+    resumed = make_trainer(target, answers, tmp_path / "killed")
+    assert resumed.progress.step == 8  # the callback came before the ninth step was saved
+    resumed.run()
+
+    whole, killed = (
+        torch.load(tmp_path / name / "training/checkpoint.pt") for name in ("whole", "killed")
+    )
+    assert killed["progress"]["tokens"] == whole["progress"]["tokens"]
+    assert killed["progress"]["epoch"] == whole["progress"]["epoch"]
+    for name, weight in whole["layers"].items():
+        assert torch.equal(weight, killed["layers"][name])
+
+
+def test_an_interrupt_keeps_the_step_and_the_best(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    make_trainer(target, answers, tmp_path).run(interrupt)
+
+    assert make_trainer(target, answers, tmp_path).progress.step == 3
+    assert WorkFolder(tmp_path).best.is_file()
+
+
+def test_training_lowers_the_held_out_loss(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    make_trainer(target, answers, tmp_path, tokens=1).run()
+    make_trainer(target, answers, tmp_path, tokens=800).run()
+
+    curve = read_curve(WorkFolder(tmp_path))
+    assert curve[-1]["tokens"] >= 800
+    assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
+
+
+def test_figures_of_steps_that_were_lost_are_forgotten(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    work = WorkFolder(tmp_path)
+    make_trainer(target, answers, tmp_path, tokens=100).run()
+    work.curve.write_text(work.curve.read_text() + '{"step": 99, "tokens": 9999}\n')
+
+    make_trainer(target, answers, tmp_path, tokens=100)
+
+    assert [point["step"] for point in read_curve(work)] == [read_curve(work)[-1]["step"]]
+
+
+def test_more_answers_begin_a_new_epoch(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    make_trainer(target, answers[:6], tmp_path, tokens=100).run()
+    before = make_trainer(target, answers[:6], tmp_path).progress
+
+    after = make_trainer(target, answers, tmp_path).progress
+
+    assert (after.epoch, after.batch, after.num_answers) == (before.epoch + 1, 0, 12)
+
+
+def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: Path) -> None:
+    make_trainer(target, answers, tmp_path, tokens=200).run()
+
+    names = load_file(WorkFolder(tmp_path).best).keys()
+    assert {name.partition(".")[0] for name in names} == {"0", "1"}

@@ -1,0 +1,95 @@
+"""The generator against transformers' own, row by row."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from specray.distill.generation import SampleRequest
+from specray.distill.loops import loop_start
+from specray.distill.row_cache import GROUPED_ATTENTION
+from specray.distill.transformers_engine import TransformersGenerator
+
+PROMPTS = ((5,), (6, 7, 8), (9, 10, 11, 12, 13, 14), (15, 16))
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def generator(target: Path) -> TransformersGenerator:
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    return TransformersGenerator(model, frozenset({0}), batch_size=3)
+
+
+def greedy_reference(model: Any, prompt: tuple[int, ...], count: int) -> list[int]:
+    text = list(prompt)
+    for _ in range(count):
+        with torch.inference_mode():
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+        if text[-1] == 0:
+            break
+    return text[len(prompt) :]
+
+
+def test_greedy_rows_are_what_the_model_says(model: Any, generator: TransformersGenerator) -> None:
+    requests = [SampleRequest(prompt, 0, 5 + i, 0.0) for i, prompt in enumerate(PROMPTS)]
+
+    completions = generator.generate(requests, top_k=0)
+
+    for i, (prompt, completion) in enumerate(zip(PROMPTS, completions, strict=True)):
+        assert completion.token_ids.tolist() == greedy_reference(model, prompt, 5 + i)
+        assert completion.top_ids.shape == (len(completion.token_ids), 0)
+
+
+def test_the_top_tokens_are_the_models(model: Any, generator: TransformersGenerator) -> None:
+    requests = [SampleRequest(prompt, i, 6) for i, prompt in enumerate(PROMPTS)]
+
+    for prompt, found in zip(PROMPTS, generator.generate(requests, top_k=4), strict=True):
+        text = torch.tensor([[*prompt, *found.token_ids.tolist()]])
+        with torch.inference_mode():
+            logits = model(text).logits[0, len(prompt) - 1 : -1]
+        wanted = logits.log_softmax(-1).topk(4)
+        assert np.array_equal(found.top_ids, wanted.indices.numpy())
+        assert np.allclose(found.top_logprobs, wanted.values.numpy(), atol=5e-3)
+
+
+def test_a_rows_text_does_not_depend_on_its_company(generator: TransformersGenerator) -> None:
+    requests = [SampleRequest(prompt, i, 9) for i, prompt in enumerate(PROMPTS)]
+
+    together = generator.generate(requests, top_k=0)
+
+    for request, completion in zip(requests, together, strict=True):
+        alone = generator.generate([request], top_k=0)[0]
+        assert completion.token_ids.tolist() == alone.token_ids.tolist()
+
+
+def test_other_seeds_give_other_texts(generator: TransformersGenerator) -> None:
+    texts = generator.generate([SampleRequest((5, 6), seed, 8) for seed in range(6)], top_k=0)
+
+    assert len({tuple(text.token_ids.tolist()) for text in texts}) > 1
+
+
+def test_an_answer_that_may_is_cut_in_its_loop(generator: TransformersGenerator) -> None:
+    plain = [SampleRequest(prompt, 0, 128, 0.0) for prompt in PROMPTS]
+    cut = [SampleRequest(prompt, 0, 128, 0.0, may_stop_in_loop=True) for prompt in PROMPTS]
+
+    shortened = 0
+    for whole, part in zip(generator.generate(plain, 0), generator.generate(cut, 0), strict=True):
+        count = len(part.token_ids)
+        assert part.token_ids.tolist() == whole.token_ids[:count].tolist()
+        if count < len(whole.token_ids):
+            shortened += 1
+            assert loop_start(part.token_ids) < count
+    assert shortened  # a random model soon repeats itself
+
+
+def test_no_requests_no_answers(generator: TransformersGenerator) -> None:
+    assert generator.generate([], 3) == []
