@@ -68,6 +68,7 @@ class ModelProposer:
         except SessionRejectedError:
             self.close(commit.session_id)
             raise
+        self._follow(session)
 
     def close(self, session_id: int) -> None:
         """Gives the session's memory back."""
@@ -114,11 +115,21 @@ class ModelProposer:
             if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
                 depth = 0
             if depth > 0 and session.num_uncached > _CATCH_UP_TOKENS:
-                if session.session_id not in self._behind:
+                is_one_piece = session.num_uncached <= _PREFILL_TOKENS
+                if is_one_piece or session.session_id not in self._behind:
                     self._catch_up(session)
                 depth = 0 if session.session_id in self._behind else depth
             rows.append(_Row(session, depth))
         return rows
+
+    def _follow(self, session: ModelSession) -> None:
+        """Leaves a session that falls behind to `work`, though nobody asks for proposals now.
+
+        Else the first proposal that is asked for again would come too late, each time.
+        """
+        is_behind = session.num_uncached > _CATCH_UP_TOKENS and len(session) <= self._max_length
+        if is_behind and self._store.reserve(session, len(session), {session.session_id}):
+            self._behind[session.session_id] = session
 
     def _catch_up(self, session: ModelSession) -> None:
         """Caches the session's next tokens, and leaves the rest to `work` if they are many."""

@@ -141,6 +141,18 @@ def test_a_long_prefill_is_done_in_pieces(llama_pass: Pair) -> None:
         assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, 3)
 
 
+def test_a_session_that_nobody_asks_for_is_followed_all_the_same(llama_pass: Pair) -> None:
+    """Else its first proposal after a pause would be empty, or late."""
+    requests = Requests(proposer_of(llama_pass.model), seed=6)
+    requests.open(1, 20)
+    for token_id in range(60):
+        requests.commit(1, (token_id,), depth=0)
+        requests.finish_work()
+    requests.commit(1, (1,), depth=3)
+    (proposal,) = requests.proposer.propose([1])
+    assert proposal.token_ids == scratch_greedy(llama_pass.reference, requests.texts[1], 3)
+
+
 def test_the_idlest_session_is_evicted_and_can_be_reopened(llama_pass: Pair) -> None:
     requests = Requests(proposer_of(llama_pass.model, max_sessions=2), seed=6)
     for session_id in (0, 1):
