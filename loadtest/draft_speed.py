@@ -1,32 +1,57 @@
 """What drafting costs on this machine: prompt lookup, and a small model on one thread.
 
-    python loadtest/draft_speed.py
+    python -m loadtest.draft_speed --beside-target
 
-The model has SmolLM2-135M's shape with three layers and random weights: speed depends on shapes
-only. Its floor is bytes over bandwidth: each pass reads all weights and the cached keys and values
-once, at the bandwidth this thread reaches when it sums an array.
+The model has SmolLM2-135M's shape with fewer layers, a trimmed head and random weights: speed
+depends on shapes only. Each proposal follows a commit that accepted all or half of the one before.
+Its floor is bytes over bandwidth: each pass reads all weights, and every session's keys and values,
+once, at the rate at which this thread sums an array. `--beside-target` gives another core what a
+target does: it reads 540 MB of weights every 50 ms. The two share the machine's bandwidth.
 """
 
+import argparse
 import json
+import os
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specray.cli.bench.report import collect_meta
 from specray.config import ModelDraftConfig, PromptLookupConfig
-from specray.draft.causal_lm import CausalLm
+from specray.draft.language_model import LanguageModel
+from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
-from specray.draft.proposer import Proposer
-from specray.types import Commit, OpenSession, SamplingSettings
+from specray.draft.service import DraftService
+from specray.draft.trimmed_head import DRAFT_FILE
+from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 VOCAB_SIZE = 49152
-DEPTH = 5
-CONTEXT = 300
-REPEATS = 15
+DEPTH = 4
+REPEATS = 24
+SETTINGS = (SamplingSettings(), SamplingSettings(1.0, top_p=0.95))
+TARGET = """
+import os, time, torch
+os.sched_setaffinity(0, {{{core}}})
+torch.set_num_threads(1)
+weights, x = torch.ones(33, 2048, 2000), torch.ones(2000)
+print("ready", flush=True)
+parent = os.getppid()
+while os.getppid() == parent:  # also when the parent is killed
+    started_s = time.perf_counter()
+    for weight in weights:
+        weight @ x
+    time.sleep(max(0.0, started_s + 0.05 - time.perf_counter()))
+"""
 
 
 def median_s(action: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -38,30 +63,8 @@ def median_s(action: Callable[[], object], repeats: int = REPEATS) -> float:
     return statistics.median(durations)
 
 
-def smollm2_shaped(num_layers: int) -> LlamaForCausalLM:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=num_layers,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=8192,
-            tie_word_embeddings=True,
-            attn_implementation="sdpa",
-        )
-    )
-
-
 def text(length: int, num_distinct: int = VOCAB_SIZE) -> tuple[int, ...]:
     return tuple(random.randrange(num_distinct) for _ in range(length))
-
-
-def open_all(proposer: Proposer, batch: int, length: int, sampling: SamplingSettings) -> None:
-    for session_id in range(batch):
-        proposer.open(OpenSession(session_id, text(length), length, sampling, DEPTH))
-        proposer.commit(Commit(session_id, length, (1,), DEPTH, 0))
 
 
 def lookup_figures() -> dict[str, float]:
@@ -85,40 +88,161 @@ def lookup_figures() -> dict[str, float]:
     }
 
 
+def save_model(folder: str, num_layers: int, head_tokens: int) -> None:
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=num_layers,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    head = random.sample(range(VOCAB_SIZE), head_tokens)
+    (Path(folder) / DRAFT_FILE).write_text(json.dumps({"head_token_ids": head}))
+
+
+def num_weights(args: argparse.Namespace) -> int:
+    """Those that every pass reads."""
+    layer = 576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536
+    return args.layers * layer + args.head_tokens * 576
+
+
 def bandwidth() -> float:
     """Bytes per second of one thread that reads."""
-    data = torch.ones(64 * 2**20)
+    data = torch.ones(32 * 2**20)
     return data.nbytes / median_s(data.sum)
 
 
-def model_figures(model: CausalLm, num_bytes: int, batch: int, settings: SamplingSettings) -> dict:
-    config = ModelDraftConfig(model="random", max_tokens=16384)
-    proposer = ModelProposer(model, config, torch.Generator().manual_seed(0))
-    open_all(proposer, batch, CONTEXT, settings)
-    session_ids = range(batch)
-    pass_ms = 1e3 * median_s(lambda: proposer.propose(session_ids)) / DEPTH
-    kv_bytes = batch * CONTEXT * 2 * 4 * model.layout.num_layers * 3 * 64
-    return {
-        "batch": batch,
-        "temperature": settings.temperature,
-        "pass_ms": pass_ms,
-        "per_token_ms": pass_ms / batch,
-        "floor_ms": 1e3 * (num_bytes + kv_bytes) / bandwidth(),
+class Requests:
+    """Sessions that are drafted for, verified and committed to, turn by turn."""
+
+    def __init__(self, proposer: ModelProposer, batch: int, context: int) -> None:
+        self._proposer = proposer
+        self._lengths = [context] * batch
+        self._num_turns = 0
+
+    def open_s(self, sampling: SamplingSettings) -> float:
+        """Seconds of prefill."""
+        started_s = time.perf_counter()
+        for session_id, length in enumerate(self._lengths):
+            self._proposer.open(OpenSession(session_id, text(length), length, sampling, DEPTH))
+            while self._proposer.work():
+                pass
+            self._commit(session_id, (1,))
+        return time.perf_counter() - started_s
+
+    def turn_s(self) -> float:
+        """Seconds until all have their proposals."""
+        started_s = time.perf_counter()
+        proposals = self._proposer.propose(range(len(self._lengths)))
+        duration_s = time.perf_counter() - started_s
+        self._verify(proposals)
+        return duration_s
+
+    def mean_tokens(self, context: int) -> float:
+        """Of all sessions together, between then and now."""
+        return (sum(self._lengths) + len(self._lengths) * context) / 2
+
+    def _verify(self, proposals: Sequence[Proposal]) -> None:
+        self._num_turns += 1
+        for proposal in proposals:
+            is_whole = (proposal.session_id + self._num_turns) % 2
+            accepted = proposal.token_ids[: DEPTH if is_whole else DEPTH // 2]
+            self._commit(proposal.session_id, (*accepted, 1))
+
+    def _commit(self, session_id: int, token_ids: tuple[int, ...]) -> None:
+        position = self._lengths[session_id]
+        self._proposer.commit(Commit(session_id, position, token_ids, DEPTH, 0))
+        self._lengths[session_id] += len(token_ids)
+
+
+def new_proposer(model: LanguageModel, config: ModelDraftConfig) -> ModelProposer:
+    return ModelProposer(model, config, torch.Generator().manual_seed(0))
+
+
+def model_figures(folder: str, quantization: str, args: argparse.Namespace) -> Iterator[dict]:
+    config = ModelDraftConfig(model="random", device="cpu", quantization=quantization)
+    started_s = time.perf_counter()
+    model = load_language_model(folder, config)
+    loaded_s = time.perf_counter()
+    DraftService(new_proposer(model, config)).warm_up()
+    warm_s = time.perf_counter()
+    yield {
+        "quantization": quantization,
+        "load_s": loaded_s - started_s,
+        "warm_up_s": warm_s - loaded_s,
     }
+    bytes_per_s = bandwidth()
+    for batch in args.batch:
+        for sampling in SETTINGS:
+            requests = Requests(new_proposer(model, config), batch, args.context)
+            open_s = requests.open_s(sampling)
+            turns_s = sorted(requests.turn_s() for _ in range(args.repeats))
+            kv_bytes = requests.mean_tokens(args.context) * args.layers * 2 * 3 * 64 * 4
+            weight_bytes = num_weights(args) * (1 if quantization == "int8" else 4)
+            floor_ms = 1e3 * DEPTH * (weight_bytes + kv_bytes) / bytes_per_s
+            proposal_ms = 1e3 * statistics.median(turns_s)
+            yield {
+                "quantization": quantization,
+                "batch": batch,
+                "temperature": sampling.temperature,
+                "proposal_ms": proposal_ms,
+                "proposal_p90_ms": 1e3 * turns_s[int(0.9 * len(turns_s))],
+                "floor_ms": floor_ms,
+                "gb_per_s": 1e-9 * bytes_per_s,
+                "times_floor": proposal_ms / floor_ms,
+                "prefill_ms_per_1000_tokens": 1e6 * open_s / (batch * args.context),
+            }
+
+
+@contextmanager
+def target_beside(core: int | None) -> Iterator[None]:
+    if core is None:
+        yield
+        return
+    command = [sys.executable, "-c", TARGET.format(core=core)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        try:
+            yield
+        finally:
+            target.kill()
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--head-tokens", type=int, default=16384)
+    parser.add_argument("--context", type=int, default=300)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--quantization", nargs="+", default=["none", "int8"])
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--core", type=int, default=0, help="the draft's")
+    parser.add_argument("--beside-target", type=int, nargs="?", const=1, help="the target's core")
+    parser.add_argument("--json", type=Path, help="where to put the result")
+    args = parser.parse_args()
+    meta = collect_meta([]) | {
+        "command": " ".join(["python -m loadtest.draft_speed", *sys.argv[1:]])
+    }
+    os.sched_setaffinity(0, {args.core})
     torch.set_num_threads(1)
     random.seed(0)
-    figures: dict[str, object] = {"prompt_lookup": lookup_figures()}
-    model = smollm2_shaped(num_layers=3)
-    num_bytes = sum(p.nbytes for p in model.parameters())
-    draft = CausalLm(model)
-    for batch in (1, 8):
-        for settings in (SamplingSettings(), SamplingSettings(1.0, top_p=0.95)):
-            name = f"model_batch_{batch}_temperature_{settings.temperature}"
-            figures[name] = model_figures(draft, num_bytes, batch, settings)
-    print(json.dumps(figures, indent=1))
+    rows: list[dict] = [{"prompt_lookup": lookup_figures()}]
+    with tempfile.TemporaryDirectory() as folder, target_beside(args.beside_target):
+        save_model(folder, args.layers, args.head_tokens)
+        for quantization in args.quantization:
+            for figures in model_figures(folder, quantization, args):
+                print({name: round_figure(value) for name, value in figures.items()}, flush=True)
+                rows.append(figures)
+    if args.json:
+        args.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1))
+
+
+def round_figure(value: object) -> object:
+    return round(value, 2) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

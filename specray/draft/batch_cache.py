@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache
 
-from specray.draft.attention import CachedRow, causal_mask, grouped_attention
+from specray.draft.attention import CachedRow, NewTokens
 
 
 class BatchCache(Cache):
@@ -19,11 +21,10 @@ class BatchCache(Cache):
     0 * value, and would spread a NaN.
     """
 
-    def __init__(self, rows: Sequence[CachedRow], group: int = 1) -> None:
-        """Copies the rows' part of their sessions; in `attend`, `group` heads share a key head."""
+    def __init__(self, rows: Sequence[CachedRow]) -> None:
+        """Copies the rows' part of their sessions."""
         super().__init__(layers=[])
         self._rows = rows
-        self._group = group
         num_layers, num_heads, _, dim = rows[0].states.shape
         self._num_columns = max(row.stop for row in rows) + 1
         # [layers, 2 * heads, batch, columns, dim]
@@ -35,24 +36,35 @@ class BatchCache(Cache):
             self._kv[:, :, index, cached] = row.states[:, :, cached]
         self._starts = torch.arange(len(rows), device=self._kv.device)[:, None] * self._num_columns
         # Of the pass that runs:
-        self._written = self._starts.flatten()  # [rows * queries], in `_kv[layer].flatten(1, 2)`
-        self._num_queries = 1
+        self._written = self._starts  # [rows, queries], in `_kv[layer].flatten(1, 2)`
         self._length = 0
-        self._mask: Tensor | None = None
+        self.mask = torch.empty(0)  # which columns each query sees, [rows, queries, length]
 
-    def start_pass(self, positions: Tensor, length: int) -> None:
+    def start_pass(self, new: NewTokens) -> NewTokens:
         """See `AttentionCache`."""
-        num_rows, self._num_queries = positions.shape
+        new = _padded(new)
+        positions = new.positions.view(len(new.counts), -1)
         columns = positions.where(positions >= 0, self._num_columns - 1)
-        self._written = (self._starts[:num_rows] + columns).flatten()
-        self._length = length
-        self._mask = causal_mask(positions, length, self._group)
+        self._written = self._starts[: len(positions)] + columns
+        self._length = max(new.lengths)
+        # Padding sees the first column: attention to nothing would be NaN, and spread.
+        seen = torch.arange(self._length, device=positions.device)
+        self.mask = seen <= positions.clamp(min=0).unsqueeze(2)
+        return new
 
-    def attend(self, queries: Tensor, states: Tensor, layer: int) -> Tensor:
-        """See `AttentionCache`."""
+    def attend(self, qkv: Tensor, layer: int) -> Tensor:
+        """See `AttentionCache`. Heads that share a key head count as further queries of it."""
+        num_rows, num_queries = self._written.shape
+        kv_heads = self._kv.shape[1] // 2
+        queries, states = qkv.split((qkv.shape[1] - 2 * kv_heads, 2 * kv_heads), dim=1)
         keys, values = self._append(states, layer)
-        by_row = queries.unflatten(0, (-1, self._num_queries))
-        return grouped_attention(by_row, keys, values, self._mask)
+        shape = (num_rows, num_queries, kv_heads, -1, queries.shape[2])
+        grouped = queries.reshape(shape).transpose(1, 2)  # [rows, kv_heads, queries, group, dim]
+        mask = self.mask[:, None, :, None].expand(-1, 1, -1, grouped.shape[3], -1)
+        attended = scaled_dot_product_attention(
+            grouped.flatten(2, 3), keys, values, attn_mask=mask.flatten(2, 3)
+        )
+        return attended.view_as(grouped).transpose(1, 2).flatten(2).flatten(0, 1)
 
     def update(
         self,
@@ -68,7 +80,7 @@ class BatchCache(Cache):
 
     def get_seq_length(self, _layer_idx: int = 0) -> int:
         """Columns that the running pass reads, less the ones it writes."""
-        return self._length - self._num_queries
+        return self._length - self._written.shape[1]
 
     def store(self) -> None:
         """See `AttentionCache`."""
@@ -77,8 +89,22 @@ class BatchCache(Cache):
             row.states[:, :, computed] = self._kv[:, :, index, computed]
 
     def _append(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Writes states [rows * queries, 2 * heads, dim]."""
         kv = self._kv[layer]
-        kv.flatten(1, 2).index_copy_(1, self._written, states.transpose(0, 1))
-        num_rows = len(self._written) // self._num_queries
-        keys, values = kv[:, :num_rows, : self._length].transpose(0, 1).chunk(2, dim=1)
+        kv.flatten(1, 2).index_copy_(1, self._written.flatten(), states.transpose(0, 1))
+        keys, values = kv[:, : len(self._written), : self._length].transpose(0, 1).chunk(2, dim=1)
         return keys, values
+
+
+def _padded(new: NewTokens) -> NewTokens:
+    """The same with as many tokens in each row."""
+    longest = max(new.counts)
+    if min(new.counts) == longest:
+        return new
+    token_ids, positions = (
+        pad_sequence(
+            tensor.split(list(new.counts)), True, padding_value=filling, padding_side="left"
+        ).flatten()
+        for tensor, filling in ((new.token_ids, 0), (new.positions, -1))
+    )
+    return NewTokens(token_ids, positions, [longest] * len(new.counts), new.lengths)

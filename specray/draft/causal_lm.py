@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from specray.draft.attention import AttentionCache, CachedRow
+from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.kv_pool import KvLayout
 from specray.errors import InvalidConfigError
@@ -37,22 +37,19 @@ class CausalLm:
         self.layout = self._probe_layout()
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
 
-    def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
+    def make_cache(self, rows: Sequence[CachedRow]) -> BatchCache:
         """The keys and values of a batch, for the passes of one proposal."""
         return BatchCache(rows)
 
     @torch.inference_mode()
-    def next_logits(
-        self, token_ids: Tensor, positions: Tensor, cache: AttentionCache, length: int
-    ) -> Tensor:
+    def next_logits(self, new: NewTokens, cache: BatchCache) -> Tensor:
         """Logits of the token after each row's last one; see `LanguageModel`."""
-        cache.start_pass(positions, length)
-        positions = positions.clamp(min=0)
-        columns = torch.arange(length, device=self.device)
+        new = cache.start_pass(new)
+        shape = (len(new.counts), -1)
         output = self._model(
-            input_ids=token_ids,
-            attention_mask=columns <= positions[:, None, :, None],  # [rows, 1, queries, length]
-            position_ids=positions,
+            input_ids=new.token_ids.view(shape),
+            attention_mask=cache.mask.unsqueeze(1),
+            position_ids=new.positions.clamp(min=0).view(shape),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,

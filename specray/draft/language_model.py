@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specray.draft.attention import AttentionCache, CachedRow
+from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.kv_pool import KvLayout
 
 
@@ -24,15 +24,11 @@ class LanguageModel(Protocol):
         """The keys and values of a batch, for the passes of one proposal."""
         ...
 
-    def next_logits(
-        self, token_ids: Tensor, positions: Tensor, cache: AttentionCache, length: int
-    ) -> Tensor:
+    def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
         """Logits of the token after each row's last one, [rows, columns].
 
         Args:
-            token_ids: [rows, queries], padded on the left.
-            positions: [rows, queries], negative where padded.
-            cache: holds what comes before; takes these tokens' keys and values.
-            length: one more than the largest position.
+            new: the tokens to compute.
+            cache: holds what comes before; takes their keys and values.
         """
         ...

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from specray.draft.attention import AttentionCache, CachedRow, InPlaceCache
+from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.causal_lm import has_full_attention
+from specray.draft.in_place_cache import InPlaceCache
 from specray.draft.kv_pool import KvLayout
 
 Linear = Callable[[Tensor], Tensor]
@@ -54,7 +55,6 @@ class LlamaPass:
         kv_heads, dim = config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
         self.layout = KvLayout(config.num_hidden_layers, kv_heads, dim)
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
-        self._group = config.num_attention_heads // kv_heads
         self._rotation = _Rotation(model.model.rotary_emb)
         self._embedding = model.model.embed_tokens.weight.detach()
         self._norm = _RmsNorm(model.model.norm)
@@ -73,34 +73,23 @@ class LlamaPass:
         )
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
-        """The keys and values of a batch, for passes of one proposal."""
-        cache = InPlaceCache if self.device.type == "cpu" else BatchCache
-        return cache(rows, self._group)
+        """The keys and values of a batch, for the passes of one proposal."""
+        is_in_place = self.device.type == "cpu" and self.dtype == torch.float32
+        return InPlaceCache(rows) if is_in_place else BatchCache(rows)
 
     @torch.inference_mode()
-    def next_logits(
-        self, token_ids: Tensor, positions: Tensor, cache: AttentionCache, length: int
-    ) -> Tensor:
+    def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
         """Logits of the token after each row's last one; see `LanguageModel`."""
-        cache.start_pass(positions, length)
-        turns = self._rotation.at(positions.flatten())
-        x = functional.embedding(token_ids.flatten(), self._embedding)
+        new = cache.start_pass(new)
+        turns = self._rotation.at(new.positions)
+        x = functional.embedding(new.token_ids, self._embedding)
         for index, layer in enumerate(self._layers):
-            x = x + self._attend(layer, index, layer.attention_norm(x), turns, cache)
+            qkv = layer.qkv(layer.attention_norm(x)).unflatten(1, (-1, self.layout.head_dim))
+            self._rotation.turn(qkv[:, : -self.layout.num_heads], turns)  # all but the values
+            x = x + layer.out(cache.attend(qkv, index))
             gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=1)
             x = x + layer.down(functional.silu(gate).mul_(up))
-        last = x.unflatten(0, positions.shape)[:, -1]
-        return self._head(self._norm(last))
-
-    def _attend(
-        self, layer: "_Layer", index: int, x: Tensor, turns: Tensor, cache: AttentionCache
-    ) -> Tensor:
-        """A layer's attention, [tokens, hidden] → [tokens, hidden]."""
-        _, kv_heads, dim = self.layout
-        qkv = layer.qkv(x).view(len(x), -1, dim)  # all heads' queries, keys and values
-        self._rotation.turn(qkv[:, :-kv_heads], turns)
-        heads = cache.attend(qkv[:, : -2 * kv_heads], qkv[:, -2 * kv_heads :], index)
-        return layer.out(heads)
+        return self._head(self._norm(new.last(x)))
 
 
 class _Layer(NamedTuple):

@@ -22,7 +22,7 @@ def load_language_model(
     Args:
         path: where the model lies; `config.model` with its shorthand resolved.
         config: device, data type, quantization and head. What is "auto" becomes bfloat16 on a
-            GPU; float32 on a CPU, with int8 weights where there are kernels for them.
+            GPU and float32 with int8 weights on a CPU.
         allowed: the only tokens that it may propose; None allows all.
 
     Raises:
@@ -67,11 +67,11 @@ def _finish(
 
 
 def _is_int8(config: ModelDraftConfig, device: str, dtype: str) -> bool:
-    is_possible = device == "cpu" and dtype == "float32" and int8.is_available()
+    is_possible = device == "cpu" and dtype == "float32"
     if config.quantization == "int8" and not is_possible:
         raise InvalidConfigError(
-            f"draft.model.quantization int8 is for x86 CPUs and dtype float32, not for {dtype} on "
-            f"this {device}; use `auto`"
+            f"draft.model.quantization int8 is for device cpu and dtype float32, not for {device} "
+            f"and {dtype}; use `auto`"
         )
     return is_possible and config.quantization != "none"
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specray.config import ModelDraftConfig
-from specray.draft.attention import CachedRow
+from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession, SessionStore
@@ -138,9 +138,10 @@ class ModelProposer:
         stop = min(start + _PREFILL_TOKENS, len(session), room)
         cache = self._model.make_cache([CachedRow(session.states, start, stop)])
         device = self._model.device
-        token_ids = torch.tensor([session.token_ids[start:stop]], device=device)
-        positions = torch.arange(start, stop, device=device).unsqueeze(0)
-        self._model.next_logits(token_ids, positions, cache, stop)
+        token_ids = torch.tensor(session.token_ids[start:stop], device=device)
+        positions = torch.arange(start, stop, device=device)
+        new = NewTokens(token_ids, positions, [stop - start], [stop])
+        self._model.next_logits(new, cache)
         cache.store()
         session.set_cached(stop)
         if session.num_uncached > _CATCH_UP_TOKENS and stop < room:

@@ -1,6 +1,7 @@
 """Drafting itself: one forward pass per position, over all sessions that go that deep."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.draft.attention import AttentionCache
+from specray.draft.attention import AttentionCache, NewTokens
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession
 from specray.sampling.truncation import BatchSampling, Drawn, draw
@@ -35,37 +36,30 @@ class Rollout:
         self, sessions: Sequence[ModelSession], depths: Sequence[int], cache: AttentionCache
     ) -> list[Draft]:
         """Drafts `depths[i]` tokens, at least 1, for each session; depths must not ascend."""
-        lengths = [len(session) for session in sessions]
         sampling = BatchSampling.of([s.sampling for s in sessions], self._model.device)
-        token_ids, positions = self._first_pass(sessions, lengths)
+        new = self._uncached(sessions)
         steps: list[Drawn] = []
-        for step in range(depths[0]):
-            num_rows = sum(depth > step for depth in depths)
-            logits = self._model.next_logits(
-                token_ids[:num_rows], positions[:num_rows], cache, max(lengths[:num_rows]) + step
-            )
-            drawn = draw(logits, sampling.first(num_rows), self._support, self._generator)
+        for step in range(1, depths[0] + 1):
+            logits = self._model.next_logits(new, cache)
+            drawn = draw(logits, sampling.first(len(logits)), self._support, self._generator)
             if self._model.head_token_ids is not None:
                 drawn = drawn.named(self._model.head_token_ids)
             steps.append(drawn)
-            token_ids = drawn.token_ids.unsqueeze(1)
-            positions = positions[:num_rows, -1:] + 1
+            num_rows = sum(depth > step for depth in depths)
+            new = new.followed_by(drawn.token_ids[:num_rows])
         return _split(steps, sessions)
 
-    def _first_pass(
-        self, sessions: Sequence[ModelSession], lengths: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Each row's last tokens, as many as the one that is furthest behind must see.
-
-        The others see some again, which changes nothing; a row with fewer is padded on the left.
-        """
-        num_queries = max(1, *(session.num_uncached for session in sessions))
-        device = self._model.device
-        tails = [session.token_ids[-num_queries:] for session in sessions]
-        padded = [[0] * (num_queries - len(tail)) + tail for tail in tails]
-        starts = torch.tensor(lengths, device=device).unsqueeze(1) - num_queries
-        return torch.tensor(padded, device=device), starts + torch.arange(
-            num_queries, device=device
+    def _uncached(self, sessions: Sequence[ModelSession]) -> NewTokens:
+        """What each session's keys and values lack; at least its last token."""
+        counts = [max(1, session.num_uncached) for session in sessions]
+        tails = [s.token_ids[-count:] for s, count in zip(sessions, counts, strict=True)]
+        lengths = [len(session) for session in sessions]
+        positions = [range(n - count, n) for n, count in zip(lengths, counts, strict=True)]
+        return NewTokens(
+            torch.tensor(list(chain.from_iterable(tails)), device=self._model.device),
+            torch.tensor(list(chain.from_iterable(positions)), device=self._model.device),
+            counts,
+            lengths,
         )
 
 

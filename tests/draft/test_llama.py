@@ -14,7 +14,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from specray.draft.attention import CachedRow
+from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.causal_lm import CausalLm
 from specray.draft.int8 import Int8Linear
@@ -72,23 +72,22 @@ def random_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -
 
 
 def run(model: LanguageModel, *, is_batched: bool = False) -> list[torch.Tensor]:
-    """A prefill, and passes over a ragged batch, with padding."""
+    """A prefill, and passes over a ragged batch."""
     num_layers, num_heads, dim = model.layout
     rows = [
         CachedRow(torch.empty(num_layers, 2 * num_heads, 20, dim, dtype=model.dtype), 0, stop)
         for stop in (12, 2)
     ]
-    generator = torch.Generator().manual_seed(2)
-    token_ids = torch.randint(60, (2, 20), generator=generator)
+    token_ids = torch.randint(60, (20,), generator=torch.Generator().manual_seed(2))
     prefill = model.make_cache(rows[:1])
-    passes = [model.next_logits(token_ids[:1, :9], torch.arange(9)[None], prefill, 9)]
+    new = NewTokens(token_ids[:9], torch.arange(9), [9], [9])
+    passes = [model.next_logits(new, prefill)]
     prefill.store()
     rows[0] = rows[0]._replace(num_cached=9)
-    cache = BatchCache(rows, group=3) if is_batched else model.make_cache(rows)
-    for start, num_queries in ((8, 3), (11, 1)):
-        positions = torch.arange(start, start + num_queries) - torch.tensor([[0], [10]])
-        queries = token_ids.gather(1, positions.clamp(min=0))
-        passes.append(model.next_logits(queries, positions, cache, start + num_queries))
+    cache = BatchCache(rows) if is_batched else model.make_cache(rows)
+    new = NewTokens(token_ids[9:12], torch.tensor([9, 10, 0]), [2, 1], [11, 1])
+    passes.append(model.next_logits(new, cache))
+    passes.append(model.next_logits(new.followed_by(token_ids[12:14]), cache))
     return passes
 
 

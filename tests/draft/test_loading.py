@@ -8,8 +8,7 @@ from scipy.stats import chisquare
 from transformers import PreTrainedModel
 
 from specray.config import ModelDraftConfig
-from specray.draft import int8
-from specray.draft.attention import CachedRow
+from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.causal_lm import CausalLm
 from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
@@ -26,8 +25,6 @@ GREEDY = SamplingSettings()
 SAMPLED = SamplingSettings(temperature=0.7, top_k=20, top_p=0.9)
 SUPPORT = 8
 PROMPT = (3, 1, 4, 1, 5)
-
-needs_int8 = pytest.mark.skipif(not int8.is_available(), reason="no kernel for this processor")
 
 
 @pytest.fixture(params=["llama", "gpt2"])
@@ -61,8 +58,8 @@ def logits_after(model: LanguageModel, token_ids: tuple[int, ...]) -> torch.Tens
     length = len(token_ids)
     states = torch.empty(num_layers, 2 * num_heads, length, dim)
     cache = model.make_cache([CachedRow(states, 0, length)])
-    positions = torch.arange(length)[None]
-    return model.next_logits(torch.tensor([token_ids]), positions, cache, length)[0]
+    new = NewTokens(torch.tensor(token_ids), torch.arange(length), [length], [length])
+    return model.next_logits(new, cache)[0]
 
 
 def test_a_folder_becomes_a_draft(folder: Path) -> None:
@@ -79,7 +76,6 @@ def test_what_can_not_be_loaded_is_a_config_error(tmp_path: Path) -> None:
         load(tmp_path / "nothing")
 
 
-@needs_int8
 def test_weights_are_int8_unless_told_otherwise(folder: Path) -> None:
     exact = logits_after(load(folder, quantization="none"), PROMPT)
     automatic = logits_after(load(folder), PROMPT)
@@ -89,12 +85,12 @@ def test_weights_are_int8_unless_told_otherwise(folder: Path) -> None:
 
 
 def test_int8_is_refused_where_there_are_no_kernels(folder: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=r"quantization int8 .* not for bfloat16"):
+    with pytest.raises(InvalidConfigError, match=r"quantization int8 .* not for cpu and bfloat16"):
         load(folder, quantization="int8", dtype="bfloat16")
     assert load(folder, dtype="bfloat16").dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=needs_int8)])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_trimmed_head_chooses_among_its_tokens(folder: Path, quantization: str) -> None:
     full = load(folder, quantization=quantization)
     trim(folder)
@@ -108,7 +104,6 @@ def test_a_trimmed_head_chooses_among_its_tokens(folder: Path, quantization: str
     assert proposal.distributions is None
 
 
-@needs_int8
 def test_head_tokens_caps_the_list(folder: Path) -> None:
     trim(folder)
     model = load(folder, head_tokens=12)
@@ -117,7 +112,7 @@ def test_head_tokens_caps_the_list(folder: Path) -> None:
     assert {i for proposal in proposals for i in proposal.token_ids} <= set(HEAD[:12])
 
 
-@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=needs_int8)])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_trimmed_head_ships_what_it_draws_from(folder: Path, quantization: str) -> None:
     full = load(folder, quantization=quantization)
     trim(folder)
@@ -138,7 +133,7 @@ def test_a_trimmed_head_ships_what_it_draws_from(folder: Path, quantization: str
         text = (*text, token_id)
 
 
-@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=needs_int8)])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_trimmed_heads_draws_follow_what_it_ships(folder: Path, quantization: str) -> None:
     trim(folder)
     proposer = proposer_of(load(folder, quantization=quantization), 64, SAMPLED, 1)

@@ -1,0 +1,41 @@
+"""Keys and values where they lie, for float32 on a CPU: nothing is copied, no row is padded."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.kernels import attention
+
+
+class InPlaceCache:
+    """Attends row by row to the sessions' own memory; see `AttentionCache`."""
+
+    def __init__(self, rows: Sequence[CachedRow]) -> None:
+        self._states = [row.states.numpy() for row in rows]
+        self._num_heads, self._dim = rows[0].states.shape[1], rows[0].states.shape[3]
+        self._attend_to_row = attention(self._dim)
+        self._lengths: Sequence[int] = ()  # of the pass that runs, as are the next
+        self._bounds: list[tuple[int, int]] = []  # of the rows' tokens
+
+    def start_pass(self, new: NewTokens) -> NewTokens:
+        """See `AttentionCache`."""
+        self._lengths = new.lengths
+        self._bounds = list(pairwise(accumulate(new.counts, initial=0)))
+        return new
+
+    def attend(self, qkv: Tensor, layer: int) -> Tensor:
+        """See `AttentionCache`."""
+        num_tokens, num_heads, dim = qkv.shape
+        attended = torch.empty(num_tokens, (num_heads - self._num_heads) * dim)
+        inputs, outputs = qkv.numpy(), attended.numpy()
+        for states, length, (start, stop) in zip(
+            self._states, self._lengths, self._bounds, strict=False
+        ):
+            self._attend_to_row(inputs, start, states, layer, length, outputs[start:stop])
+        return attended
+
+    def store(self) -> None:
+        """See `AttentionCache`; all has been written in place."""

@@ -1,0 +1,183 @@
+"""The loops of a draft on a CPU, compiled by numba at their first use.
+
+At a few tokens a pass all of it waits for memory, or for PyTorch to get from one small operation
+to the next: these read each byte once, in order, and do the rest on the way.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numba
+import numpy as np
+import torch
+from numba import float32, prange
+
+Array = Any  # of numpy; numba compiles the loops for what comes
+AttendToRow = Callable[[Array, int, Array, int, int, Array], None]
+
+# Sums in any order, which is what lets them be vectorised.
+_OPTIONS: Final = {"fastmath": {"reassoc", "contract"}, "nogil": True, "error_model": "numpy"}
+_BLOCK: Final = 32  # pairs of outputs whose weights stay in the cache while all rows pass
+
+
+def multiply(x: Array, weight: Array, scales: Array, out: Array) -> None:
+    """out = x @ weight.T * scales, on as many threads as PyTorch has.
+
+    Args:
+        x: [rows, in] float32.
+        weight: [out, in] int8, an even number of outputs.
+        scales: [out] float32.
+        out: [rows, out] float32, overwritten.
+    """
+    num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    if num_threads == 1:
+        _multiply_on_one_thread(x, weight, scales, out)
+    else:
+        numba.set_num_threads(num_threads)
+        _multiply_on_all_threads(x, weight, scales, out)
+
+
+def _multiply(x: Array, weight: Array, scales: Array, out: Array) -> None:
+    """Tiles of four rows, then two, by two outputs, so that what is loaded is used repeatedly.
+
+    The outputs lie half the matrix apart: two streams from memory, each in its order.
+    """
+    num_rows, num_inputs = x.shape
+    half = len(weight) // 2
+    for block in prange((half + _BLOCK - 1) // _BLOCK):
+        outputs = range(block * _BLOCK, min((block + 1) * _BLOCK, half))
+        for r in range(0, num_rows - 3, 4):
+            for o in outputs:
+                a = b = c = d = e = f = g = h = float32(0)
+                for i in range(num_inputs):
+                    v, w = float32(weight[o, i]), float32(weight[o + half, i])
+                    a, e = a + v * x[r, i], e + w * x[r, i]
+                    b, f = b + v * x[r + 1, i], f + w * x[r + 1, i]
+                    c, g = c + v * x[r + 2, i], g + w * x[r + 2, i]
+                    d, h = d + v * x[r + 3, i], h + w * x[r + 3, i]
+                v, w = scales[o], scales[o + half]
+                out[r, o], out[r, o + half] = a * v, e * w
+                out[r + 1, o], out[r + 1, o + half] = b * v, f * w
+                out[r + 2, o], out[r + 2, o + half] = c * v, g * w
+                out[r + 3, o], out[r + 3, o + half] = d * v, h * w
+        for r in range(num_rows - num_rows % 4, num_rows, 2):
+            last = min(r + 1, num_rows - 1)  # a row that is left alone goes twice
+            for o in outputs:
+                a = b = e = f = float32(0)
+                for i in range(num_inputs):
+                    v, w = float32(weight[o, i]), float32(weight[o + half, i])
+                    a, e = a + v * x[r, i], e + w * x[r, i]
+                    b, f = b + v * x[last, i], f + w * x[last, i]
+                v, w = scales[o], scales[o + half]
+                out[r, o], out[r, o + half] = a * v, e * w
+                out[last, o], out[last, o + half] = b * v, f * w
+
+
+_multiply_on_one_thread = numba.njit(**_OPTIONS)(_multiply)
+_multiply_on_all_threads = numba.njit(parallel=True, **_OPTIONS)(_multiply)
+
+
+@cache
+def attention(dim: int) -> AttendToRow:
+    """Causal attention of one row's new tokens, for heads of `dim`: half the time as a constant.
+
+    What is returned takes
+
+        qkv: [tokens, heads + 2 * kv_heads, dim] float32: queries, keys, values.
+        first: where in it the row's tokens begin.
+        states: [layers, 2 * kv_heads, room, dim] float32: the row's keys, then values; the new
+            ones are written into it.
+        layer: the layer's index.
+        length: the row's tokens, the new ones included.
+        out: [new tokens, heads * dim] float32, overwritten.
+    """
+    append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
+
+    @numba.njit(**_OPTIONS)
+    def attend(qkv: Array, first: int, states: Array, layer: int, length: int, out: Array) -> None:
+        num_new, kv_heads = len(out), states.shape[1] // 2
+        group = qkv.shape[1] // kv_heads - 2
+        weights = np.empty((group, length), np.float32)
+        for new in range(num_new):
+            token, seen = qkv[first + new], length - num_new + new + 1
+            append(token[group * kv_heads :], states[layer], seen - 1)
+            for h in range(kv_heads):
+                compute_scores(token[h * group :], states[layer, h], seen, weights)
+                for g in range(group):
+                    total = _exponentials(weights[g], seen)
+                    start = (h * group + g) * dim
+                    target = out[new, start : start + dim]
+                    weigh(weights[g], states[layer, kv_heads + h], seen, total, target)
+
+    return attend
+
+
+def _append(dim: int) -> Callable[[Array, Array, int], None]:
+    @numba.njit(**_OPTIONS)
+    def append(new: Array, states: Array, position: int) -> None:
+        for h in range(len(states)):
+            for i in range(dim):
+                states[h, position, i] = new[h, i]
+
+    return append
+
+
+def _scores(dim: int) -> Callable[[Array, Array, int, Array], None]:
+    scale = np.float32(1 / math.sqrt(dim))
+
+    @numba.njit(**_OPTIONS)
+    def compute_scores(queries: Array, keys: Array, seen: int, scores: Array) -> None:
+        for c in range(seen):
+            for g in range(len(scores)):
+                score = float32(0)
+                for i in range(dim):
+                    score += keys[c, i] * queries[g, i]
+                scores[g, c] = score * scale
+
+    return compute_scores
+
+
+def _weighted_sum(dim: int) -> Callable[[Array, Array, int, float, Array], None]:
+    @numba.njit(**_OPTIONS)
+    def weigh(weights: Array, values: Array, seen: int, total: float, out: Array) -> None:
+        for i in range(dim):
+            out[i] = 0
+        for c in range(0, seen - 3, 4):
+            p, q, r, s = weights[c], weights[c + 1], weights[c + 2], weights[c + 3]
+            for i in range(dim):
+                first, second = p * values[c, i] + q * values[c + 1, i], r * values[c + 2, i]
+                out[i] += first + second + s * values[c + 3, i]
+        for c in range(seen - seen % 4, seen):
+            for i in range(dim):
+                out[i] += weights[c] * values[c, i]
+        for i in range(dim):
+            out[i] /= total
+
+    return weigh
+
+
+@numba.njit(**_OPTIONS)
+def _exponentials(scores: Array, seen: int) -> float:
+    """Replaces scores by exp(score - largest); returns their sum."""
+    largest = scores[0]
+    for c in range(1, seen):
+        largest = max(largest, scores[c])
+    total = float32(0)
+    for c in range(seen):
+        weight = _exp(scores[c] - largest)
+        scores[c] = weight
+        total += weight
+    return total
+
+
+@numba.njit(**_OPTIONS)
+def _exp(x: float) -> float:
+    """exp(x) for x ≤ 0 to 1e-5 of it, and small below -80: unlike the library's, vectorised."""
+    y = max(x, float32(-80)) * float32(1 / 64)
+    tail = float32(1 / 24) + y * (float32(1 / 120) + y * float32(1 / 720))
+    p = float32(1) + y * (float32(1) + y * (float32(1 / 2) + y * (float32(1 / 6) + y * tail)))
+    for _ in range(6):
+        p *= p
+    return p
