@@ -31,8 +31,6 @@ def local_config(**draft: Any) -> dict[str, Any]:
     config = copy.deepcopy(config)
     config["http_options"]["port"] = free_port()
     args = config["applications"][0]["args"]
-    # However slow the machine is, a draft's proposals shall be seen: this is not about speed.
-    args["speculation"]["max_wait_ms"] = 200
     args["draft"] = args["draft"] | draft
     args["draft"]["deployment_config"]["ray_actor_options"]["num_cpus"] = 0
     return config

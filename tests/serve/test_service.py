@@ -42,7 +42,10 @@ LONGEST_GAP_S = 3.0  # between two chunks of a stream, when drafts die; a step t
 def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Service]:
     draft = DRAFTS[request.param]
     draft["deployment_config"] |= {"ray_actor_options": {}, "health_check_period_s": 2}
-    with running(local_config(**draft), tmp_path_factory.mktemp(request.param)) as started:
+    config = local_config(**draft)
+    if request.param == "model":  # however slow the machine, its proposals shall be seen
+        config["applications"][0]["args"]["speculation"]["max_wait_ms"] = 200
+    with running(config, tmp_path_factory.mktemp(request.param)) as started:
         started.draft = request.param  # type: ignore[attr-defined]
         yield started
 
