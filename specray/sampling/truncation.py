@@ -113,12 +113,12 @@ def draw(
         support: most tokens a distribution keeps.
         generator: source of the randomness, on the logits' device.
     """
+    greedy_ids = logits.argmax(dim=1)
     if not sampling.has_sampled:
-        return Drawn(logits.argmax(dim=1), None)
+        return Drawn(greedy_ids, None)
     distributions = truncate(logits, sampling, support)
     sampled_ids = draw_from(distributions, generator)
-    likeliest = distributions.token_ids[:, 0]
-    return Drawn(likeliest.where(sampling.temperature == 0, sampled_ids), distributions)
+    return Drawn(greedy_ids.where(sampling.temperature == 0, sampled_ids), distributions)
 
 
 def draw_from(distributions: Truncated, generator: torch.Generator) -> Tensor:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from specray.sampling.truncation import BatchSampling, draw, draw_from, truncate
+from specray.sampling.truncation import (
+    BatchSampling,
+    Drawn,
+    Truncated,
+    draw,
+    draw_from,
+    truncate,
+)
 from specray.types import SamplingSettings
 
 ALPHA = 1e-4  # chance that an exact sampler fails a test, were its seed not fixed
@@ -94,6 +101,22 @@ def test_greedy_rows_take_the_first_of_the_likeliest_tokens() -> None:
     assert mixed.token_ids[1] == 100
     assert mixed.distributions is not None
     assert mixed.token_ids[0] in mixed.distributions.token_ids[0]
+
+
+def test_columns_are_named_and_unused_ones_stay_0() -> None:
+    names = torch.tensor([70, 50, 90])
+    greedy = draw(
+        torch.tensor([[0.0, 9.0, 5.0]]),
+        BatchSampling.of([SamplingSettings()], CPU),
+        2,
+        torch.Generator(),
+    )
+    assert greedy.named(names).token_ids.tolist() == [50]
+    used = Truncated(torch.tensor([[2, 0]]), torch.tensor([[1.0, 0.0]]))
+    named = Drawn(torch.tensor([2]), used).named(names)
+    assert named.token_ids.tolist() == [90]
+    assert named.distributions is not None
+    assert named.distributions.token_ids.tolist() == [[90, 0]]
 
 
 @pytest.mark.parametrize("top_p", [0.9, 1.0])
