@@ -1,7 +1,7 @@
 """Makes a draft for a target, in steps that leave plain files and can be killed.
 
-Prompts → the target's answers → a student of few layers → training → report → a folder that
-transformers loads.
+Prompts → the target's answers → a student of few layers → training → n-grams of the answers →
+report → a folder that transformers loads.
 """
 
 from specray.distill.pipeline import Pipeline

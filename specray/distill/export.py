@@ -41,8 +41,8 @@ def save_layers(work: WorkFolder, facts: dict[str, Any], out: Path) -> None:
     write_layers(DraftLayers(tuple(layers), shifted), facts, out)
 
 
-def copy_reports(work: WorkFolder, out: Path) -> None:
-    """Puts the reports beside the draft."""
-    for path in (work.report, work.markdown):
+def copy_beside(work: WorkFolder, out: Path) -> None:
+    """Puts the reports, and the n-gram model if there is one, beside the draft."""
+    for path in (work.report, work.markdown, work.ngrams):
         if path.is_file():
             shutil.copy(path, out / path.name)

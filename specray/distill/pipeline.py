@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from specray.distill.answers import AnswerPlan, answer_prompts
 from specray.distill.engines import load_template, make_generator
-from specray.distill.export import copy_reports, save_draft, save_layers
+from specray.distill.export import copy_beside, save_draft, save_layers
 from specray.distill.generation import Generator
+from specray.distill.ngrams import write_ngrams
 from specray.distill.prompts import PromptPlan, load_prompts, make_prompts
 from specray.distill.provenance import describe
 from specray.distill.reporting import write_report
@@ -64,6 +65,7 @@ class Pipeline:
             "answers": self._answers,
             "student": lambda: choose_student(self._settings, self._work),
             "train": lambda: make_trainer(self._settings, self._work).run(),
+            "ngrams": lambda: write_ngrams(self._work),
             "report": self._report,
             "export": self._export,
         }
@@ -117,7 +119,7 @@ class Pipeline:
         else:
             draft = load_trained(self._settings, self._work)
             save_draft(draft, self._template.tokenizer, facts, out)
-        copy_reports(self._work, out)
+        copy_beside(self._work, out)
 
     def _note(self, command: str) -> None:
         path = self._work.commands

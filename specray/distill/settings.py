@@ -7,7 +7,7 @@ from specray.distill.losses import LOSSES
 from specray.errors import InvalidConfigError
 
 ENGINES = ("auto", "vllm", "transformers")
-STEPS = ("prompts", "answers", "student", "train", "report", "export")
+STEPS = ("prompts", "answers", "student", "train", "ngrams", "report", "export")
 _PROMPTS_PER_MINUTE = {"cpu": 12, "cuda": 600}
 _TRAINING_SHARE = 0.6  # of the minutes; the rest goes into prompts and answers
 _TOKENS_PER_PROMPT = 260  # of its two answers
@@ -45,6 +45,7 @@ class DistillSettings:
     part: tuple[int, int] = (0, 1)
     layers_only: bool = False  # export what was trained, in int8, instead of a whole model
     takes_new: bool = False  # answers that came after a training run began
+    start: Path | None = None  # work folder of the distillation whose layers this one goes on with
 
     def __post_init__(self) -> None:
         """Checks what the command line can't.
@@ -61,6 +62,10 @@ class DistillSettings:
                 raise InvalidConfigError(f"--{name.replace('_', '-')} {value}: must be more than 0")
         if self.loss not in LOSSES:
             raise InvalidConfigError(f"--loss {self.loss}: there are {', '.join(LOSSES)}")
+        if self.start is not None and self.student is not None:
+            raise InvalidConfigError("--from begins with trained layers: leave --student out")
+        if self.start is not None and not self.start.is_dir():
+            raise InvalidConfigError(f"--from {self.start}: there is no such work folder")
         if not 0 <= self.part[0] < self.part[1]:
             raise InvalidConfigError(f"--part {self.part[0]}/{self.part[1]}: I/N needs 0 <= I < N")
 

@@ -1,6 +1,7 @@
 """Step (c): the student is chosen, and noted; later steps load it from the note."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +27,20 @@ def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
     """Notes which layers the student has; searches for them if none are named.
 
     Raises:
-        InvalidConfigError: there are no answers to choose by, or the student has other tokens.
+        InvalidConfigError: there are no answers to choose by, or the student has other tokens, or
+            --from and --layers contradict each other.
     """
     if settings.student is not None:
         check_same_tokenizer(settings.target, settings.student)
         write_json(work.student, {"student": resolve(settings.student)})
+    elif settings.start is not None:
+        choice = _choice(WorkFolder(settings.start))
+        if settings.layers is not None and list(settings.layers) != choice.get("layers"):
+            raise InvalidConfigError(
+                f"--layers {list(settings.layers)}: --from {settings.start} has "
+                f"{choice.get('layers', choice.get('student'))}; leave --layers out"
+            )
+        write_json(work.student, choice)
     elif settings.layers is not None:
         write_json(work.student, {"layers": list(settings.layers)})
     elif not work.student.is_file():
@@ -72,6 +82,27 @@ def load_trained(settings: DistillSettings, work: WorkFolder) -> Any:
         layer.load_state_dict(weights)
     attach_prefix(model, prefix)
     return model.eval()
+
+
+def begin_from(start: Path, layers: torch.nn.ModuleList) -> None:
+    """Sets the layers that are to be trained to those that another distillation has trained.
+
+    Args:
+        start: the other's work folder.
+        layers: without the shared prefix.
+
+    Raises:
+        InvalidConfigError: nothing was trained there, or other layers were.
+    """
+    trained = trained_layers(WorkFolder(start))
+    try:
+        for layer, weights in zip(layers, trained.values(), strict=True):
+            layer.load_state_dict(weights)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidConfigError(
+            f"--from {start}: {len(trained)} layers were trained there that don't fit the "
+            f"{len(layers)} to be trained here; give the same --num-shared and target"
+        ) from error
 
 
 def trained_layers(work: WorkFolder) -> dict[int, dict[str, Tensor]]:

@@ -12,8 +12,8 @@ from specray.distill.learner import Learner
 from specray.distill.losses import LOSSES
 from specray.distill.prefix import is_separable, prefix_length, run_prefix
 from specray.distill.settings import DistillSettings
-from specray.distill.student import detach_prefix
-from specray.distill.student_choice import chosen_layers, load_student
+from specray.distill.student import detach_prefix, layers_of
+from specray.distill.student_choice import begin_from, chosen_layers, load_student
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder, write_json
 
@@ -31,6 +31,8 @@ def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
     train, held_out = (with_prefix(part, work.training, run) for part in data)
     if run is not None:
         detach_prefix(model, run.length)
+    if settings.start is not None:
+        begin_from(settings.start, layers_of(model))  # a checkpoint of this run replaces them
     learner = Learner(model, head, LOSSES[settings.loss], fast_dtype(settings.device))
     plan = TrainPlan(
         settings.training_minutes,

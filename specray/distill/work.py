@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from specray.draft.ngram_model import NGRAM_FILE
 from specray.errors import InvalidConfigError
 
 
@@ -75,6 +76,11 @@ class WorkFolder:
     def head(self) -> Path:
         """The tokens that the student can say, by falling frequency."""
         return self.training / "head.json"
+
+    @property
+    def ngrams(self) -> Path:
+        """The n-gram model of the target's answers."""
+        return self.path / NGRAM_FILE
 
     def read_head(self) -> list[int]:
         """The tokens that the student can say.

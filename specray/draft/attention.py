@@ -8,11 +8,16 @@ from torch import Tensor
 
 
 class CachedRow(NamedTuple):
-    """A session's keys and values, and how far they go."""
+    """A session's keys and values, and how far they go; or those of a branch of it.
+
+    A branch shares its session's first tokens, which it only reads, and has the rest to itself.
+    """
 
     states: Tensor  # [layers, 2 * kv_heads, tokens, dim]: the heads' keys, then their values
     num_cached: int  # tokens that have been computed
     stop: int  # tokens there will be after this proposal
+    tail: Tensor | None = None  # a branch's own, shaped as `states`
+    num_shared: int = 0  # a branch's tokens that lie in `states`
 
 
 class NewTokens(NamedTuple):

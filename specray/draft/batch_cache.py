@@ -32,8 +32,11 @@ class BatchCache(Cache):
             num_layers, num_heads, len(rows), self._num_columns, dim
         )
         for index, row in enumerate(rows):
-            cached = slice(0, row.num_cached)
-            self._kv[:, :, index, cached] = row.states[:, :, cached]
+            num_shared = row.num_cached if row.tail is None else row.num_shared
+            self._kv[:, :, index, :num_shared] = row.states[:, :, :num_shared]
+            if row.tail is not None:
+                own = row.tail[:, :, : row.num_cached - num_shared]
+                self._kv[:, :, index, num_shared : row.num_cached] = own
         self._starts = torch.arange(len(rows), device=self._kv.device)[:, None] * self._num_columns
         # Of the pass that runs:
         self._written = self._starts  # [rows, queries], in `_kv[layer].flatten(1, 2)`
@@ -85,8 +88,12 @@ class BatchCache(Cache):
     def store(self) -> None:
         """See `AttentionCache`."""
         for index, row in enumerate(self._rows):
-            computed = slice(row.num_cached, row.stop)
-            row.states[:, :, computed] = self._kv[:, :, index, computed]
+            computed = self._kv[:, :, index, row.num_cached : row.stop]
+            if row.tail is None:
+                row.states[:, :, row.num_cached : row.stop] = computed
+            else:
+                own = slice(row.num_cached - row.num_shared, row.stop - row.num_shared)
+                row.tail[:, :, own] = computed
 
     def _append(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Writes states [rows * queries, 2 * heads, dim]."""

@@ -35,6 +35,7 @@ class CausalLm:
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.max_positions: int = text_config.max_position_embeddings
         self.layout = self._probe_layout()
+        self.copies_rows = True
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
 
     def make_cache(self, rows: Sequence[CachedRow]) -> BatchCache:

@@ -1,15 +1,23 @@
 """The draft's one thread: takes news of sessions, answers commits with proposals."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from specray.control.batch_cost import BatchCost
 from specray.draft.directory import Address, Directory
+from specray.draft.fair_queue import FairQueue
 from specray.draft.inbox import Arrival, Delivery, Departure, Inbox
-from specray.draft.proposer import Proposer
+from specray.draft.proposer import DraftsAhead, Proposer
 from specray.draft.replies import Replies
 from specray.errors import SessionRejectedError
+from specray.observability.journal import Journal
 from specray.types import Commit, OpenSession
+from specray.wire.timeline import OFF, Timeline
+
+_PRESSED_TURNS = 4  # then prefills and the like get their turn all the same
+_EQUAL: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -22,28 +30,59 @@ class EngineStats:
     num_rejected: int = 0  # sessions the proposer could not hold, or that missed a commit
     num_evicted: int = 0
     busy_s: float = 0.0
+    num_ahead: int = 0  # proposals for outcomes that were not yet known
+    ahead_s: float = 0.0  # of `busy_s`, without which nobody would have waited longer
+    num_answered: int = 0
+    queued_s: float = 0.0  # from commits' arrival to the beginning of their answers, summed
+    answer_fixed_s: float = 0.0  # of a batch of answers, whatever its size
+    answer_each_s: float = 0.0  # and for each of them
 
 
 class DraftEngine:
     """Runs a proposer for the sessions of many routers.
 
     Each turn: all that has arrived is applied, then every session whose last commit wants tokens
-    gets a proposal, in one batch or in as many as the proposer makes of them; then one session is
-    opened, or, when none waits, the proposer does a little of its other work, so that prefills
+    gets a proposal, in one batch or in as many as the proposer makes of them; where several tenants
+    want some, only as many as fit a batch that is cheap to divide, in fair order. Then one session
+    is opened, or, when none waits, the proposer does a little of its other work, so that prefills
     hold up no turn for long. Commits to a session that waits to be opened wait with it. Opening
     alone is not answered: the target's next token comes from its own prefill.
     """
 
-    def __init__(self, proposer: Proposer, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        inbox: Inbox,
+        journal: Journal,
+        timeline: Timeline = OFF,
+        weights: Mapping[str, float] = _EQUAL,
+        cost: BatchCost | None = None,
+    ) -> None:
+        """Takes its collaborators.
+
+        Args:
+            proposer: what drafts.
+            inbox: what routers send.
+            journal: what is written down about requests.
+            timeline: what is written down about turns.
+            weights: the tenants'; 1 for those that are not named.
+            cost: what is known of the proposer's batches.
+        """
         self.stats = EngineStats()
+        self._journal = journal
+        self._timeline = timeline
         self._proposer = proposer
         self._inbox = inbox
         self._directory = Directory()
         self._replies = Replies()
-        self._opening: dict[int, OpenSession] = {}  # waiting, oldest first
+        self._opening: dict[int, OpenSession] = {}
+        self._to_open = FairQueue(weights)  # those in `_opening`
+        self._tenants: dict[int, str] = {}
+        self._cost = cost or BatchCost()  # of answers
         self._early_commits: dict[int, list[Commit]] = {}  # of sessions in `_opening`
         self._arrived_ns: dict[int, int] = {}  # of the last commit
-        self._wanting: dict[int, None] = {}  # sessions to be answered, in order of commit
+        self._wanting = FairQueue(weights)  # sessions to be answered
+        self._num_pressed = 0  # turns in a row that left answers owing
         self._has_work = False  # whether the proposer may have more to do between turns
 
     def run(self) -> None:
@@ -69,23 +108,40 @@ class DraftEngine:
             self._open_next()
             self._replies.send()
             self._has_work = True  # its prefill may go on
+        elif not self._wanting or self._num_pressed >= _PRESSED_TURNS:
+            self._work()
         else:
-            self._has_work = self._proposer.work()
+            self._num_pressed += 1
         self.stats.num_open_sessions = len(self._directory)
+
+    def _work(self) -> None:
+        """Does a little of what can wait."""
+        started_s = time.monotonic()
+        self._num_pressed = 0
+        self._has_work = self._proposer.work()
+        if self._has_work:
+            self._timeline.span("draft ahead", started_s)
+        self._send_ahead()
+        self.stats.ahead_s += time.monotonic() - started_s
 
     def _apply(self, arrival: Arrival) -> None:
         router, frame = arrival.router, arrival.frame
+        if frame.commits and self._timeline.is_on:
+            self._timeline.span("commit arrived", arrival.arrived_ns / 1e9, **_facts(frame.commits))
         for session in frame.opens:
             self._enqueue_open(Address(router, session.session_id), session)
         for commit in frame.commits:
             self._commit(Address(router, commit.session_id), commit, arrival.arrived_ns)
         for router_session_id in frame.closes:
-            self._close(Address(router, router_session_id))
+            self._close(Address(router, router_session_id), "closed")
 
     def _enqueue_open(self, address: Address, session: OpenSession) -> None:
-        self._close(address)
+        self._close(address, "reopened")
         session_id = self._directory.add(address)
+        self._journal.begin(session_id, session.request_id, session.traceparent)
         self._opening[session_id] = replace(session, session_id=session_id)
+        self._tenants[session_id] = session.tenant
+        self._to_open.put(session_id, session.tenant, len(session.token_ids))
         self._early_commits[session_id] = []
 
     def _commit(self, address: Address, commit: Commit, arrived_ns: int) -> None:
@@ -102,27 +158,28 @@ class DraftEngine:
 
     def _extend(self, commit: Commit) -> None:
         session_id = commit.session_id
-        self._wanting.pop(session_id, None)
         try:
             self._proposer.commit(commit)
-        except SessionRejectedError:
-            self._reject(session_id)
+        except SessionRejectedError as error:
+            self._reject(session_id, error)
             return
         if commit.depth > 0:
-            self._wanting[session_id] = None
+            self._wanting.put(session_id, self._tenants[session_id], commit.depth)
+        else:
+            self._wanting.discard(session_id)
 
-    def _close(self, address: Address) -> None:
+    def _close(self, address: Address, outcome: str) -> None:
         self._replies.forgive(address)
         session_id = self._directory.find(address)
         if session_id is not None:
-            self._forget(session_id)
+            self._forget(session_id, outcome)
             self._proposer.close(session_id)
 
     def _depart(self, departure: Departure) -> None:
         router = departure.router
         sessions = [self._directory.address(i) for i in self._directory.of_router(router)]
         for address in sessions:
-            self._close(address)
+            self._close(address, "router departed")
         if not departure.is_connected:
             self._replies.forget(router)
             return
@@ -130,12 +187,12 @@ class DraftEngine:
             self._replies.add_lost(address)
 
     def _open_next(self) -> None:
-        session_id = next(iter(self._opening))
+        (session_id,) = self._to_open.take(1)
         session, commits = self._opening.pop(session_id), self._early_commits.pop(session_id)
         try:
             self._proposer.open(session)
-        except SessionRejectedError:
-            self._reject(session_id)
+        except SessionRejectedError as error:
+            self._reject(session_id, error)
             commits = []
         for commit in commits:
             if self._directory.is_held(session_id):
@@ -143,40 +200,84 @@ class DraftEngine:
         self._collect_evicted()
 
     def _answer(self) -> None:
-        wanting, self._wanting = self._wanting, {}
+        is_shared = self._wanting.num_tenants > 1
+        most = self._cost.divisible_size if is_shared else len(self._wanting)
+        wanting = dict.fromkeys(self._wanting.take(most))
         self.stats.num_proposals += len(wanting)
+        started_s = time.monotonic()
+        arrived = [self._arrived_ns[session_id] / 1e9 for session_id in wanting]
         while wanting:
             answered = self._propose(list(wanting))
             self._replies.send()  # at once: the others' answers may take longer
             left = {session_id: None for session_id in wanting if session_id not in answered}
             wanting = left if len(left) < len(wanting) else {}
+        if arrived:
+            self._note_batch(arrived, started_s)
         self._collect_evicted()
+
+    def _note_batch(self, arrived: Sequence[float], started_s: float) -> None:
+        """Learns from a batch of answers whose commits came at these times."""
+        self._cost.observe(len(arrived), time.monotonic() - started_s)
+        stats = self.stats
+        stats.num_answered += len(arrived)
+        stats.queued_s += sum(max(0.0, started_s - at) for at in arrived)
+        stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s
 
     def _propose(self, session_ids: Sequence[int]) -> set[int]:
         """Asks once; returns who was answered."""
         answered = set()
+        started_s = time.monotonic()
         for proposal in self._proposer.propose(session_ids):
             session_id = proposal.session_id
             if session_id not in self._arrived_ns:
                 continue  # a custom proposer speaks of a session that is closed, or never was
             answered.add(session_id)
-            draft_time_us = (time.monotonic_ns() - self._arrived_ns[session_id]) // 1000
+            # 0 would say that it was drafted ahead.
+            draft_time_us = max(1, (time.monotonic_ns() - self._arrived_ns[session_id]) // 1000)
             self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
-            self.stats.num_proposed += len(proposal.token_ids)
+            num_tokens = len(proposal.token_ids)
+            self.stats.num_proposed += num_tokens
+            self._journal.add(session_id, proposals=1, proposed_tokens=num_tokens)
+        if answered:
+            self._timeline.span("answer", started_s, sessions=sorted(answered))
         return answered
+
+    def _send_ahead(self) -> None:
+        """Sends what was drafted for outcomes to come."""
+        if not isinstance(self._proposer, DraftsAhead):
+            return
+        for proposal in self._proposer.take_ahead():
+            if proposal.session_id in self._arrived_ns:
+                address = self._directory.address(proposal.session_id)
+                self._replies.add_proposal(address, proposal, draft_time_us=0)
+                self._timeline.mark("outcome sent", at=proposal.position)
+                self.stats.num_ahead += 1
+        self._replies.send()
+        self._collect_evicted()
 
     def _collect_evicted(self) -> None:
         for session_id in self._proposer.take_evicted():
             self.stats.num_evicted += 1
-            self._replies.add_lost(self._forget(session_id))
+            self._replies.add_lost(self._forget(session_id, "evicted"))
 
-    def _reject(self, session_id: int) -> None:
+    def _reject(self, session_id: int, reason: SessionRejectedError) -> None:
         self.stats.num_rejected += 1
-        self._replies.add_lost(self._forget(session_id))
+        self._replies.add_lost(self._forget(session_id, f"rejected: {reason}"))
 
-    def _forget(self, session_id: int) -> Address:
+    def _forget(self, session_id: int, outcome: str) -> Address:
+        self._journal.end(session_id, outcome)
         self._opening.pop(session_id, None)
         self._early_commits.pop(session_id, None)
         self._arrived_ns.pop(session_id, None)
-        self._wanting.pop(session_id, None)
+        self._tenants.pop(session_id, None)
+        self._to_open.discard(session_id)
+        self._wanting.discard(session_id)
         return self._directory.remove(session_id)
+
+
+def _facts(commits: Sequence[Commit]) -> dict[str, list[int]]:
+    """For the timeline: the requests' lengths, and how many tokens were added."""
+    return {
+        "at": [commit.position for commit in commits],
+        "added": [len(commit.token_ids) for commit in commits],
+    }

@@ -4,67 +4,105 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
-from pydantic import ValidationError
 
-from specray.config import CustomDraftConfig, DraftConfig, LiveDraftConfig, ModelDraftConfig
+from specray.config import (
+    CustomDraftConfig,
+    DraftConfig,
+    LiveDraftConfig,
+    ModelDraftConfig,
+    NgramDraftConfig,
+)
 from specray.draft.hybrid import HybridProposer
 from specray.draft.loading import load_language_model
+from specray.draft.mixture import Mixture
 from specray.draft.model import ModelProposer
+from specray.draft.ngram_model import NGRAM_FILE, load_ngrams
+from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
+from specray.draft.slowed import SlowedModel, Slowness
 from specray.draft.translation import TranslatedProposer, translate
 from specray.errors import InvalidConfigError
-from specray.models.sources import resolve
+from specray.models.sources import ngram_folder, resolve
 from specray.models.vocabulary import Vocabulary
 
 
-def make_proposer(config: DraftConfig) -> Proposer:
+def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Proposer:
     """The proposer that `config.method` names; a model is loaded here.
+
+    Args:
+        config: what proposes.
+        slowness: what slows its model down, for experiments.
 
     Raises:
         InvalidConfigError: The model can't be found, loaded, or used as a draft.
     """
     if config.method == "model" and config.model is not None:
-        return _model_proposer(config.model)
+        return _model_proposer(config.model, slowness)
     if config.method == "hybrid" and config.model is not None:
-        return HybridProposer(PromptLookup(config.prompt_lookup), _model_proposer(config.model))
+        lookup = PromptLookup(config.prompt_lookup)
+        return HybridProposer(lookup, _model_proposer(config.model, slowness, lookup))
+    if config.method == "ngram" and config.ngram is not None:
+        return HybridProposer(PromptLookup(config.prompt_lookup), _ngram_proposer(config.ngram))
     if config.method == "custom" and config.custom is not None:
         return _custom_proposer(config.custom)
     return PromptLookup(config.prompt_lookup)
 
 
-def reconfigure(proposer: Proposer, user_config: dict[str, Any]) -> None:
-    """Takes over the live settings; from any thread.
+def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
+    """Takes over the live settings that are the proposer's; from any thread.
 
     Raises:
-        InvalidConfigError: They are faulty, or the proposer has none.
+        InvalidConfigError: The proposer has none of these.
     """
-    try:
-        live = LiveDraftConfig.model_validate(user_config)
-    except ValidationError as error:
-        raise InvalidConfigError(f"user_config of the draft: {error}") from None
-    if not isinstance(proposer, HybridProposer):
+    if isinstance(proposer, HybridProposer):
+        proposer.sources = frozenset(live.sources)
+    elif "sources" in live.model_fields_set:
         raise InvalidConfigError(
-            "user_config of the draft: only draft.method: hybrid has sources to choose from"
+            "user_config of the draft: only methods hybrid and ngram have sources to choose from"
         )
-    proposer.sources = frozenset(live.sources)
 
 
-def _model_proposer(config: ModelDraftConfig) -> Proposer:
+def _model_proposer(
+    config: ModelDraftConfig, slowness: Slowness | None, lookup: PromptLookup | None = None
+) -> Proposer:
     if config.target_tokenizer is None:
-        return _proposer_of(config, None)
+        return _proposer_of(config, None, slowness, lookup)
     target = Vocabulary(resolve(config.target_tokenizer))
     translation = translate(target, Vocabulary(resolve(config.model)))
-    return TranslatedProposer(_proposer_of(config, translation.draft_ids), translation)
+    proposer = _proposer_of(config, translation.draft_ids, slowness, None)
+    return TranslatedProposer(proposer, translation)
 
 
-def _proposer_of(config: ModelDraftConfig, allowed: Collection[int] | None) -> ModelProposer:
+def _proposer_of(
+    config: ModelDraftConfig,
+    allowed: Collection[int] | None,
+    slowness: Slowness | None,
+    lookup: PromptLookup | None,
+) -> ModelProposer:
     model = load_language_model(resolve(config.model), config, allowed)
+    if slowness is not None:
+        model = SlowedModel(model, slowness)
+    mixture = None
+    if lookup is not None:
+        mixture = Mixture([lookup], model.vocab_size, model.head_token_ids)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()
-    return ModelProposer(model, config, generator)
+    return ModelProposer(model, config, generator, mixture)
+
+
+def _ngram_proposer(config: NgramDraftConfig) -> NgramProposer:
+    folder = ngram_folder(config.model)
+    ngrams = load_ngrams(folder)
+    if ngrams is None:
+        raise InvalidConfigError(
+            f"draft.ngram.model {config.model}: {folder} has no {NGRAM_FILE}; `specray distill` "
+            "makes it, by --only ngrams from answers that are there, and exports it"
+        )
+    return NgramProposer(ngrams, np.random.default_rng(), config.fan_out)
 
 
 def _custom_proposer(config: CustomDraftConfig) -> Proposer:

@@ -8,7 +8,7 @@ ships, and the output keeps the target's distribution.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from specray.control.acceptance import (
     source_acceptance,
 )
 from specray.draft.prompt_lookup import Lookup, PromptLookup
-from specray.draft.proposer import Proposer
+from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
@@ -40,6 +40,7 @@ class _State:
     acceptance: AcceptanceRate = field(default_factory=request_acceptance)  # of the model's tokens
     sent: _Sent | None = None
     pushed: frozenset[tuple[int, int]] = frozenset()  # outcomes that a look-up has answered ahead
+    ahead: dict[tuple[int, int], Proposal] = field(default_factory=dict)  # and those of the model
 
 
 class HybridProposer:
@@ -47,17 +48,31 @@ class HybridProposer:
 
     Look-ups go out first and the sessions that are left to the model get their answer in the next
     call, so that nobody waits for a model who does not need it. Outcomes for which a look-up
-    would be chosen are drafted ahead, whoever answers now. They never cover all outcomes: where
-    there is none, the model's answer follows.
+    would be chosen are drafted ahead, whoever answers now; the model drafts ahead for others. They
+    never cover all outcomes: where there is none, the model's answer follows.
     """
 
     def __init__(self, lookup: PromptLookup, model: Proposer) -> None:
-        self.sources: frozenset[Source] = frozenset(("prompt_lookup", "model"))  # those in use
         self._lookup = lookup
+        self.sources = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
         self._states: dict[int, _State] = {}
         # Of the model, apart for greedy and sampled requests.
         self._rates: dict[bool, AcceptanceRate] = defaultdict(source_acceptance)
+
+    @property
+    def sources(self) -> frozenset[Source]:
+        """Those in use; n-grams stand in the model's place.
+
+        Without look-ups none are mixed into what the model says either.
+        """
+        return self._sources
+
+    @sources.setter
+    def sources(self, sources: frozenset[Source]) -> None:
+        self._sources = sources
+        self._lookup.is_mixed = "prompt_lookup" in sources
+        self._uses_model = bool(sources & {"model", "ngram"})
 
     def open(self, session: OpenSession) -> None:
         """Opens the session with both; raises SessionRejectedError when either can't hold it."""
@@ -106,6 +121,26 @@ class HybridProposer:
         """Lets the model catch up a little; whether there is more."""
         return self._model.work()
 
+    def take_ahead(self) -> list[Proposal]:
+        """See `DraftsAhead`: what the model has drafted ahead."""
+        if not isinstance(self._model, DraftsAhead):
+            return []
+        ahead = [p for p in self._model.take_ahead() if p.session_id in self._states]
+        for proposal in ahead:
+            outcome = (proposal.position, proposal.last_token_id)
+            self._states[proposal.session_id].ahead[outcome] = proposal
+        return ahead
+
+    def limit_fan_out(self, most: int) -> None:
+        """See `LimitsFanOut`."""
+        if isinstance(self._model, LimitsFanOut):
+            self._model.limit_fan_out(most)
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        """See `DraftsAhead`."""
+        if isinstance(self._model, DraftsAhead):
+            self._model.leave_out(session_id, outcomes)
+
     def take_evicted(self) -> list[int]:
         """Sessions that the model has dropped since the last call."""
         evicted = self._model.take_evicted()
@@ -114,7 +149,7 @@ class HybridProposer:
         return evicted
 
     def _ask_model(self, session_ids: Sequence[int]) -> list[Proposal]:
-        answers = []
+        answers = self._after_answers_ahead(session_ids)
         for proposal in self._model.propose(session_ids):
             session_id = proposal.session_id
             self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
@@ -129,13 +164,11 @@ class HybridProposer:
         session = self._lookup.session(session_id)
         if session.depth and "prompt_lookup" not in self.sources:
             return None
-        lookup = self._lookup.look_up(session_id)
         end = (len(session), session.token_ids[-1])
-        if (
-            not session.depth
-            or "model" not in self.sources
-            or end in self._states[session_id].pushed
-        ):
+        if session.depth and end in self._states[session_id].ahead:
+            return None  # the model has answered ahead
+        lookup = self._lookup.look_up(session_id)
+        if not session.depth or not self._uses_model or end in self._states[session_id].pushed:
             return lookup
         if lookup.token_ids and lookup.expected_length >= self._least_length(session):
             return lookup
@@ -146,11 +179,24 @@ class HybridProposer:
         session = self._lookup.session(session_id)
         if not session.depth or "prompt_lookup" not in self.sources:
             return [proposal]
-        least_length = self._least_length(session) if "model" in self.sources else 0.0
+        least_length = self._least_length(session) if self._uses_model else 0.0
         ahead = list(self._lookup.ahead(session_id, proposal.token_ids, least_length))
         outcomes = frozenset((after.position, after.last_token_id) for after in ahead)
         self._states[session_id].pushed = outcomes
+        self.leave_out(session_id, outcomes)
         return [proposal, *ahead]
+
+    def _after_answers_ahead(self, session_ids: Sequence[int]) -> list[Proposal]:
+        """The look-ups for what may become of proposals that the model has sent ahead."""
+        pushed = []
+        for session_id in session_ids:
+            state, session = self._states[session_id], self._lookup.session(session_id)
+            sent = state.ahead.get((len(session), session.token_ids[-1]))
+            state.ahead.clear()
+            if sent is not None and session.depth:
+                state.sent = _Sent(sent.position, sent.token_ids)
+                pushed += self._with_outcomes(sent)[1:]
+        return pushed
 
     def _least_length(self, session: Session) -> float:
         """What a look-up must promise to be preferred to the model."""

@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specray.draft.attention import CachedRow, NewTokens
-from specray.draft.kernels import attention
+from specray.draft.kernels import Array, attention, branch_attention
 
 
 class InPlaceCache:
     """Attends row by row to the sessions' own memory; see `AttentionCache`."""
 
     def __init__(self, rows: Sequence[CachedRow]) -> None:
-        self._states = [row.states.numpy() for row in rows]
+        self._rows = [
+            _Row(row.states.numpy(), None if row.tail is None else row.tail.numpy(), row.num_shared)
+            for row in rows
+        ]
         self._num_heads, self._dim = rows[0].states.shape[1], rows[0].states.shape[3]
         self._attend_to_row = attention(self._dim)
+        self._attend_to_branch = branch_attention(self._dim)
         self._lengths: Sequence[int] = ()  # of the pass that runs, as are the next
         self._bounds: list[tuple[int, int]] = []  # of the rows' tokens
 
@@ -27,15 +32,26 @@ class InPlaceCache:
         return new
 
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
-        """See `AttentionCache`."""
+        """See `AttentionCache`; a branch takes one token a pass."""
         num_tokens, num_heads, dim = qkv.shape
         attended = torch.empty(num_tokens, (num_heads - self._num_heads) * dim)
         inputs, outputs = qkv.numpy(), attended.numpy()
-        for states, length, (start, stop) in zip(
-            self._states, self._lengths, self._bounds, strict=False
+        for (states, tail, num_shared), length, (start, stop) in zip(
+            self._rows, self._lengths, self._bounds, strict=False
         ):
-            self._attend_to_row(inputs, start, states, layer, length, outputs[start:stop])
+            if tail is None:
+                self._attend_to_row(inputs, start, states, layer, length, outputs[start:stop])
+            else:
+                self._attend_to_branch(
+                    inputs, start, states, tail, num_shared, layer, length, outputs[start]
+                )
         return attended
 
     def store(self) -> None:
         """See `AttentionCache`; all has been written in place."""
+
+
+class _Row(NamedTuple):
+    states: Array
+    tail: Array | None
+    num_shared: int

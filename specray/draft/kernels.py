@@ -16,6 +16,7 @@ from numba import float32, prange
 
 Array = Any  # of numpy; numba compiles the loops for what comes
 AttendToRow = Callable[[Array, int, Array, int, int, Array], None]
+AttendToBranch = Callable[[Array, int, Array, Array, int, int, int, Array], None]
 
 # Sums in any order, which is what lets them be vectorised.
 _OPTIONS: Final = {"fastmath": {"reassoc", "contract"}, "nogil": True, "error_model": "numpy"}
@@ -104,12 +105,61 @@ def attention(dim: int) -> AttendToRow:
             token, seen = qkv[first + new], length - num_new + new + 1
             append(token[group * kv_heads :], states[layer], seen - 1)
             for h in range(kv_heads):
-                compute_scores(token[h * group :], states[layer, h], seen, weights)
+                compute_scores(token[h * group :], states[layer, h], seen, weights, 0)
                 for g in range(group):
                     total = _exponentials(weights[g], seen)
                     start = (h * group + g) * dim
                     target = out[new, start : start + dim]
                     weigh(weights[g], states[layer, kv_heads + h], seen, total, target)
+
+    return attend
+
+
+@cache
+def branch_attention(dim: int) -> AttendToBranch:
+    """Attention of a branch's one new token: to what it shares with others, and to its own tail.
+
+    What is returned takes
+
+        qkv: [tokens, heads + 2 * kv_heads, dim] float32: queries, keys, values.
+        index: the branch's token in it.
+        shared: [layers, 2 * kv_heads, room, dim] float32: keys, then values; only read.
+        tail: the same for the branch alone; the new token's are written into it.
+        num_shared: how many tokens of `shared` are the branch's.
+        layer: the layer's index.
+        length: the branch's tokens, shared and own, the new one included.
+        out: [heads * dim] float32, overwritten.
+    """
+    append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
+
+    @numba.njit(**_OPTIONS)
+    def attend(
+        qkv: Array,
+        index: int,
+        shared: Array,
+        tail: Array,
+        num_shared: int,
+        layer: int,
+        length: int,
+        out: Array,
+    ) -> None:
+        kv_heads, own = shared.shape[1] // 2, length - num_shared
+        token, group = qkv[index], qkv.shape[1] // kv_heads - 2
+        weights = np.empty((group, length), np.float32)
+        append(token[group * kv_heads :], tail[layer], own - 1)
+        for h in range(kv_heads):
+            queries = token[h * group :]
+            compute_scores(queries, shared[layer, h], num_shared, weights, 0)
+            compute_scores(queries, tail[layer, h], own, weights, num_shared)
+            for g in range(group):
+                total = _exponentials(weights[g], length)
+                target = out[(h * group + g) * dim : (h * group + g + 1) * dim]
+                weigh(weights[g], shared[layer, kv_heads + h], num_shared, total, target)
+                values = tail[layer, kv_heads + h]
+                for c in range(own):
+                    weight = weights[g, num_shared + c] / total
+                    for i in range(dim):
+                        target[i] += weight * values[c, i]
 
     return attend
 
@@ -124,17 +174,19 @@ def _append(dim: int) -> Callable[[Array, Array, int], None]:
     return append
 
 
-def _scores(dim: int) -> Callable[[Array, Array, int, Array], None]:
+def _scores(dim: int) -> Callable[[Array, Array, int, Array, int], None]:
     scale = np.float32(1 / math.sqrt(dim))
 
     @numba.njit(**_OPTIONS)
-    def compute_scores(queries: Array, keys: Array, seen: int, scores: Array) -> None:
+    def compute_scores(
+        queries: Array, keys: Array, seen: int, scores: Array, first: int
+    ) -> None:  # into the columns from `first` on
         for c in range(seen):
             for g in range(len(scores)):
                 score = float32(0)
                 for i in range(dim):
                     score += keys[c, i] * queries[g, i]
-                scores[g, c] = score * scale
+                scores[g, first + c] = score * scale
 
     return compute_scores
 

@@ -18,6 +18,7 @@ class LanguageModel(Protocol):
     vocab_size: int
     max_positions: int
     layout: KvLayout
+    copies_rows: bool  # whether a cache holds a copy of its rows' keys and values
     head_token_ids: Tensor | None  # [columns] int64, the tokens that logits are for; None: all
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:

@@ -54,6 +54,7 @@ class LlamaPass:
         self.max_positions: int = config.max_position_embeddings
         kv_heads, dim = config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
         self.layout = KvLayout(config.num_hidden_layers, kv_heads, dim)
+        self.copies_rows = self.device.type != "cpu" or self.dtype != torch.float32
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
         self._rotation = _Rotation(model.model.rotary_emb)
         self._embedding = model.model.embed_tokens.weight.detach()
@@ -74,8 +75,7 @@ class LlamaPass:
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
         """The keys and values of a batch, for the passes of one proposal."""
-        is_in_place = self.device.type == "cpu" and self.dtype == torch.float32
-        return InPlaceCache(rows) if is_in_place else BatchCache(rows)
+        return BatchCache(rows) if self.copies_rows else InPlaceCache(rows)
 
     @torch.inference_mode()
     def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:

@@ -1,19 +1,23 @@
 """A draft with a model: batched, cached, one forward pass per position for all sessions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from specray.config import ModelDraftConfig
+from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.followed import Outcome
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
+from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession, SessionStore
 from specray.draft.rollout import Rollout
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
-from specray.types import Commit, OpenSession, Proposal
+from specray.types import Commit, OpenSession, Proposal, Source
 
 _PREFILL_TOKENS = 64  # one pass of a prefill; what it takes is what other sessions wait
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
@@ -32,19 +36,33 @@ class ModelProposer:
     find no room propose nothing. Nor does one far behind, until `work` has brought it up.
     """
 
-    def __init__(self, model: LanguageModel, config: ModelDraftConfig, generator: torch.Generator):
+    def __init__(
+        self,
+        model: LanguageModel,
+        config: ModelDraftConfig,
+        generator: torch.Generator,
+        mixture: Mixture | None = None,
+    ) -> None:
         """Takes the KV memory.
 
         Args:
             model: the draft.
             config: limits of sessions, memory and shipped distributions.
             generator: randomness of sampled drafts, on the model's device.
+            mixture: what is mixed into what the model says; None for the model alone.
         """
         self._model = model
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
-        self._store = SessionStore(self._pool, config.max_sessions)
+        self._ahead = DraftAhead(
+            model, self._pool, config.fan_out, config.support, generator, mixture
+        )
+        self._store = SessionStore(self._pool, config.max_sessions, self._ahead)
         self._max_length = min(model.max_positions, self._pool.capacity)
-        self._rollout = Rollout(model, config.support, generator)
+        self._rollout = Rollout(
+            model, config.support, generator, mixture, shows_candidates=self._ahead.is_on
+        )
+        self._source: Source = "model" if mixture is None else "mixture"
+        self._outcomes: list[Proposal] = []  # drafted ahead, to be sent
         self._behind: dict[int, ModelSession] = {}  # left to `work`, first come first served
 
     def open(self, session: OpenSession) -> None:
@@ -68,6 +86,9 @@ class ModelProposer:
         except SessionRejectedError:
             self.close(commit.session_id)
             raise
+        self._ahead.settle(
+            session, commit, lambda room: self._store.reserve(session, room, {session.session_id})
+        )
         self._follow(session)
 
     def close(self, session_id: int) -> None:
@@ -75,24 +96,53 @@ class ModelProposer:
         self._store.remove(session_id)
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        """Drafts for all sessions at once, as deep as the deepest of them asks."""
-        sessions = self._store.use(session_ids)
-        rows = [row for row in self._plan(sessions) if row.depth > 0]
+        """Drafts for all sessions at once, as deep as the deepest of them asks.
+
+        Left out are those whose answer was sent ahead: what `work` drafts for them next follows.
+        """
+        answers = {}
+        asking = []
+        for session in self._store.use(session_ids):
+            partial = self._ahead.take_partial(session)
+            if partial is not None:
+                answers[session.session_id] = replace(partial, source=self._source)
+            elif not (session.depth and self._ahead.expects_no_answer(session)):
+                asking.append(session)
+        rows = [row for row in self._plan(asking) if row.depth > 0]
         # Deepest first: the rows of each pass are then the first ones of the pass before.
         rows.sort(key=lambda row: row.depth, reverse=True)
-        drafted = self._draft(rows) if rows else {}
-        return [
-            drafted.get(session.session_id) or session.proposal((), "model") for session in sessions
-        ]
+        if rows:
+            answers |= self._draft(rows)
+        for session in asking:
+            answers.setdefault(session.session_id, session.proposal((), self._source))
+        return [answers[i] for i in session_ids if i in answers]
 
     def work(self) -> bool:
-        """Prefills a little for the session that has waited longest; whether there is more."""
+        """Prefills a little for the session that has waited longest, else drafts ahead.
+
+        Returns whether there is more.
+        """
         for session_id, session in list(self._behind.items()):
             if self._store.get(session_id) is session:
                 self._catch_up(session)
-                break
+                return True
             del self._behind[session_id]
-        return bool(self._behind)
+        outcomes = self._ahead.run_pass()
+        self._outcomes += [replace(p, source=self._source) for p in outcomes or ()]
+        return outcomes is not None
+
+    def take_ahead(self) -> list[Proposal]:
+        """See `DraftsAhead`."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def limit_fan_out(self, most: int) -> None:
+        """See `LimitsFanOut`."""
+        self._ahead.limit_fan_out(most)
+
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
+        """See `DraftsAhead`."""
+        self._ahead.leave_out(session_id, outcomes)
 
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
@@ -159,6 +209,9 @@ class ModelProposer:
         proposals = {}
         for session, draft in zip(sessions, drafts, strict=True):
             session.set_cached(len(session), ahead=draft.token_ids[:-1])
-            proposal = session.proposal(draft.token_ids, "model", draft.distributions)
+            proposal = session.proposal(
+                draft.token_ids, self._source, draft.distributions, confidences=draft.confidences
+            )
             proposals[session.session_id] = proposal
+            self._ahead.send(session, draft)
         return proposals

@@ -1,6 +1,7 @@
 """A session with keys and values, and the memory that all of them share."""
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from torch import Tensor
 
@@ -45,11 +46,31 @@ class ModelSession(Session):
         return len(self) - self.num_cached
 
 
+class Spare(Protocol):
+    """Memory that sessions don't depend on."""
+
+    def drop(self, session_id: int) -> None:
+        """Frees what belongs to a session; unknown ids are ignored."""
+        ...
+
+    def drop_all(self) -> bool:
+        """Frees what it can; whether there was anything."""
+        ...
+
+
 class SessionStore:
     """The open sessions, least recently used first, within a bound of number and memory."""
 
-    def __init__(self, pool: KvPool, max_sessions: int) -> None:
+    def __init__(self, pool: KvPool, max_sessions: int, spare: Spare) -> None:
+        """Takes the memory.
+
+        Args:
+            pool: where sessions keep their keys and values.
+            max_sessions: the most to hold.
+            spare: who holds memory that sessions don't depend on.
+        """
         self._pool = pool
+        self._spare = spare
         self._max_sessions = max_sessions
         self._sessions: dict[int, ModelSession] = {}
         self._evicted: list[int] = []
@@ -74,14 +95,18 @@ class SessionStore:
         """Gives a session's memory back; unknown ids are ignored."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self._spare.drop(session_id)
             self._pool.release(session.states)
 
     def reserve(self, session: ModelSession, num_tokens: int, needed: Collection[int]) -> bool:
         """Makes room for a session of `num_tokens`, evicting the idlest that is not `needed`.
 
-        Returns False when that is not enough; then the session keeps what it has.
+        What is spare goes first. Returns False when all is not enough; then the session keeps what
+        it has.
         """
         while (grown := self._pool.grow(session.states, num_tokens)) is None:
+            if self._spare.drop_all():
+                continue
             others = (i for i in self._sessions if i not in needed and self._holds_memory(i))
             idlest = next(others, None)
             if idlest is None:

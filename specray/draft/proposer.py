@@ -1,7 +1,7 @@
 """What the draft service asks of anything that proposes tokens."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from specray.types import Commit, OpenSession, Proposal
 
@@ -52,4 +52,35 @@ class Proposer(Protocol):
 
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
+        ...
+
+
+@runtime_checkable
+class DraftsAhead(Protocol):
+    """What a proposer has that goes on drafting in `work`; see `specray.draft.ahead`.
+
+    It may leave sessions without an answer whose target has one already, or will sooner have one
+    for the commit after: their next proposals come from here.
+    """
+
+    def take_ahead(self) -> list[Proposal]:
+        """What `work` has drafted for outcomes that are not yet known, since the last call."""
+        ...
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        """Drafts nothing for these outcomes of the session's next commit.
+
+        Args:
+            session_id: An open session.
+            outcomes: Lengths and last tokens that the request would have.
+        """
+        ...
+
+
+@runtime_checkable
+class LimitsFanOut(Protocol):
+    """What a proposer has whose drafting ahead may be bounded while it runs."""
+
+    def limit_fan_out(self, most: int) -> None:
+        """Prepares for at most so many outcomes per session; called from any thread."""
         ...

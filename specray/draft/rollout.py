@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specray.draft.attention import AttentionCache, NewTokens
 from specray.draft.language_model import LanguageModel
+from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession
 from specray.sampling.truncation import BatchSampling, Drawn, draw
 from specray.types import TruncatedDistributions
@@ -21,13 +22,32 @@ class Draft(NamedTuple):
 
     token_ids: tuple[int, ...]
     distributions: TruncatedDistributions | None
+    candidates: TruncatedDistributions | None  # what might have stood in each place, if asked for
+
+    @property
+    def confidences(self) -> tuple[float, ...]:
+        """Of a greedy draft's tokens; of sampled ones the target sees the distributions."""
+        if self.candidates is None or self.distributions is not None:
+            return ()
+        return self.candidates.largest()
 
 
 class Rollout:
     """Continues a batch of sessions token by token."""
 
-    def __init__(self, model: LanguageModel, support: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        support: int,
+        generator: torch.Generator,
+        mixture: Mixture | None = None,
+        *,
+        shows_candidates: bool,
+    ) -> None:
+        """Takes the model, and what is mixed into what it says if there is anything."""
         self._model = model
+        self._mixture = mixture
+        self._shows_candidates = shows_candidates
         self._support = support
         self._generator = generator
 
@@ -37,10 +57,15 @@ class Rollout:
     ) -> list[Draft]:
         """Drafts `depths[i]` tokens, at least 1, for each session; depths must not ascend."""
         sampling = BatchSampling.of([s.sampling for s in sessions], self._model.device)
+        if self._shows_candidates:
+            sampling = sampling.with_distributions()
         new = self._uncached(sessions)
         steps: list[Drawn] = []
         for step in range(1, depths[0] + 1):
             logits = self._model.next_logits(new, cache)
+            if self._mixture is not None:
+                beyond = _rows(steps, len(logits))
+                logits = self._mixture.mix(logits, sessions[: len(logits)], beyond)
             drawn = draw(logits, sampling.first(len(logits)), self._support, self._generator)
             if self._model.head_token_ids is not None:
                 drawn = drawn.named(self._model.head_token_ids)
@@ -63,23 +88,29 @@ class Rollout:
         )
 
 
+def _rows(steps: list[Drawn], num_rows: int) -> list[list[int]]:
+    """What was drafted so far for each of the first rows."""
+    if not steps:
+        return [[] for _ in range(num_rows)]
+    return torch.stack([step.token_ids[:num_rows] for step in steps], dim=1).tolist()
+
+
 def _split(steps: list[Drawn], sessions: Sequence[ModelSession]) -> list[Draft]:
     """Turns one entry per pass into one per session, in one copy from the device each."""
     token_ids = _gather([step.token_ids for step in steps], len(sessions))
     supports = probabilities = None
     if steps[0].distributions is not None:
-        shipped = [step.distributions for step in steps if step.distributions is not None]
-        supports = _gather([d.token_ids for d in shipped], len(sessions)).astype(np.int32)
-        probabilities = _gather([d.probabilities for d in shipped], len(sessions))
+        drawn = [step.distributions for step in steps if step.distributions is not None]
+        supports = _gather([d.token_ids for d in drawn], len(sessions)).astype(np.int32)
+        probabilities = _gather([d.probabilities for d in drawn], len(sessions))
     drafts = []
     for row, session in enumerate(sessions):
         depth = sum(row < len(step.token_ids) for step in steps)
-        distributions = None
-        if supports is not None and probabilities is not None and not session.sampling.is_greedy:
-            distributions = TruncatedDistributions(
-                supports[row, :depth], probabilities[row, :depth]
-            )
-        drafts.append(Draft(tuple(token_ids[row, :depth].tolist()), distributions))
+        candidates = None
+        if supports is not None and probabilities is not None:
+            candidates = TruncatedDistributions(supports[row, :depth], probabilities[row, :depth])
+        shipped = None if session.sampling.is_greedy else candidates
+        drafts.append(Draft(tuple(token_ids[row, :depth].tolist()), shipped, candidates))
     return drafts
 
 

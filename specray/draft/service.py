@@ -1,16 +1,20 @@
 """The draft as a service: a handler of the wire's server around one engine thread."""
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from specray.draft.engine import DraftEngine, EngineStats
 from specray.draft.inbox import MAX_FRAMES, Arrival, Departure, Inbox, Router
-from specray.draft.proposer import Proposer
+from specray.draft.proposer import LimitsFanOut, Proposer
 from specray.errors import StartupError
+from specray.observability.journal import Journal
 from specray.types import Commit, OpenSession, SamplingSettings, SessionFrame
+from specray.wire.timeline import OFF, Timeline
 
 _WARM_UP_SESSION = 0  # the engine's ids start at 1
+_WARM_UP_PASSES = 4  # of drafting ahead
 _WARM_UP_TOKENS = tuple(range(16))  # nothing to copy, so that a hybrid asks its model
 
 
@@ -21,10 +25,19 @@ class DraftService:
     they never block. Call `warm_up` if at all, then `start`.
     """
 
-    def __init__(self, proposer: Proposer, max_frames: int = MAX_FRAMES) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        max_frames: int = MAX_FRAMES,
+        journal: Journal | None = None,
+        timeline: Timeline = OFF,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """Takes what proposes, and the tenants' weights; 1 for those that are not named."""
         self._proposer = proposer
+        self._journal = journal or Journal("specray.draft")
         self._inbox = Inbox(max_frames)
-        self._engine = DraftEngine(proposer, self._inbox)
+        self._engine = DraftEngine(proposer, self._inbox, self._journal, timeline, weights or {})
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="specray-draft")
         self._running: Future[None] | None = None
 
@@ -39,6 +52,8 @@ class DraftService:
                 Commit(_WARM_UP_SESSION, num_tokens, (num_tokens,), 2, sent_at_ns=0)
             )
             self._proposer.propose([_WARM_UP_SESSION])
+            for _ in range(_WARM_UP_PASSES):
+                self._proposer.work()
             self._proposer.close(_WARM_UP_SESSION)
 
     def start(self) -> None:
@@ -49,6 +64,7 @@ class DraftService:
         """Ends the engine's thread; sessions are forgotten."""
         self._inbox.close()
         self._thread.shutdown()
+        self._journal.close()
 
     def check_health(self) -> None:
         """Returns while the engine runs.
@@ -61,6 +77,11 @@ class DraftService:
         if self._running.done():
             error = self._running.exception()
             raise StartupError(f"the draft's engine has ended: {error!r}") from error
+
+    def limit_fan_out(self, most: int) -> None:
+        """Prepares for at most so many outcomes per session, if it does so at all."""
+        if isinstance(self._proposer, LimitsFanOut):
+            self._proposer.limit_fan_out(most)
 
     def stats(self) -> EngineStats:
         """Counts since the start."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specray.config import MAX_DEPTH
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal, Source, TruncatedDistributions
 
@@ -9,7 +10,7 @@ from specray.types import Commit, OpenSession, Proposal, Source, TruncatedDistri
 class Session:
     """A request as a draft follows it, commit by commit."""
 
-    __slots__ = ("_commit_sent_at_ns", "depth", "sampling", "session_id", "token_ids")
+    __slots__ = ("commit_sent_at_ns", "depth", "sampling", "session_id", "token_ids")
 
     def __init__(self, opened: OpenSession) -> None:
         if not opened.token_ids:
@@ -17,8 +18,8 @@ class Session:
         self.session_id = opened.session_id
         self.sampling = opened.sampling
         self.token_ids = list(opened.token_ids)
-        self.depth = opened.depth
-        self._commit_sent_at_ns = 0
+        self.depth = min(opened.depth, MAX_DEPTH)
+        self.commit_sent_at_ns = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -27,22 +28,26 @@ class Session:
         """Appends a commit's tokens.
 
         Raises:
-            SessionRejectedError: The commit extends another length: one before it was missed.
+            SessionRejectedError: The commit adds nothing, or extends another length: one before
+                it was missed.
         """
+        if not commit.token_ids:
+            raise SessionRejectedError(f"a commit to session {commit.session_id} adds nothing")
         if commit.position != len(self):
             raise SessionRejectedError(
                 f"session {commit.session_id} has {len(self)} tokens, "
                 f"its commit extends {commit.position}: reopen it"
             )
         self.token_ids += commit.token_ids
-        self.depth = commit.depth
-        self._commit_sent_at_ns = commit.sent_at_ns
+        self.depth = min(commit.depth, MAX_DEPTH)
+        self.commit_sent_at_ns = commit.sent_at_ns
 
     def proposal(
         self,
         token_ids: Sequence[int],
         source: Source,
         distributions: TruncatedDistributions | None = None,
+        confidences: tuple[float, ...] = (),
     ) -> Proposal:
         """A proposal that extends this session as it is now."""
         return Proposal(
@@ -52,7 +57,8 @@ class Session:
             tuple(token_ids),
             source,
             distributions,
-            self._commit_sent_at_ns,
+            self.commit_sent_at_ns,
+            confidences=confidences,
         )
 
 

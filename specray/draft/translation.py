@@ -6,14 +6,14 @@ shipped is what was drawn from, so verification is as lossless as for any other 
 the target that the draft does not have are read by it as the text they stand for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.draft.proposer import Proposer
+from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
 from specray.models.vocabulary import SharedTokens, Vocabulary, shared_tokens
@@ -123,6 +123,31 @@ class TranslatedProposer:
         """See `Proposer.work`."""
         return self._proposer.work()
 
+    def take_ahead(self) -> list[Proposal]:
+        """See `DraftsAhead`."""
+        if not isinstance(self._proposer, DraftsAhead):
+            return []
+        ahead = self._proposer.take_ahead()
+        return [
+            self._written(proposal) for proposal in ahead if proposal.session_id in self._lengths
+        ]
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        """See `DraftsAhead`."""
+        lengths = self._lengths.get(session_id)
+        if lengths is None or not isinstance(self._proposer, DraftsAhead):
+            return
+        offset = lengths.draft - lengths.target
+        read = ((position, self._translation.read((last,))) for position, last in outcomes)
+        self._proposer.leave_out(
+            session_id, [(position + offset, last[0]) for position, last in read if len(last) == 1]
+        )
+
+    def limit_fan_out(self, most: int) -> None:
+        """See `LimitsFanOut`."""
+        if isinstance(self._proposer, LimitsFanOut):
+            self._proposer.limit_fan_out(most)
+
     def take_evicted(self) -> list[int]:
         """See `Proposer.take_evicted`."""
         evicted = self._proposer.take_evicted()
@@ -134,10 +159,15 @@ class TranslatedProposer:
         lengths = self._lengths[proposal.session_id]
         q = proposal.distributions
         token_ids = self._translation.write(np.array(proposal.token_ids, np.int32))
+        # What an outcome adds are tokens that both have, so it is as long for both.
+        num_added = proposal.position - lengths.draft
+        last_token_id = lengths.last_token_id
+        if num_added > 0:
+            last_token_id = int(self._translation.write(np.array(proposal.last_token_id)))
         return replace(
             proposal,
-            position=lengths.target,
-            last_token_id=lengths.last_token_id,
+            position=lengths.target + num_added,
+            last_token_id=last_token_id,
             token_ids=tuple(token_ids.tolist()),
             distributions=q and TruncatedDistributions(self._write(q), q.probabilities),
         )

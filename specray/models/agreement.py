@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from specray.errors import InvalidConfigError
+from specray.models.causal_lm import load_causal_lm
 
 MAX_DEPTH = 8
 _NUM_TOKENS = 64  # of each answer
@@ -50,7 +50,7 @@ def measure(
     Raises:
         InvalidConfigError: a model can't be loaded.
     """
-    models = [_load(path) for path in (target, draft)]
+    models = [load_causal_lm(path) for path in (target, draft)]
     tokenizer: Any = AutoTokenizer.from_pretrained(target)
     generator = torch.Generator(models[0].device).manual_seed(0)
     greedy, sampled, target_s, draft_s = [], [], [], []
@@ -92,16 +92,6 @@ def chain_rates(answers: Sequence[Tensor]) -> list[float]:
         rates.append(min(1.0, survival / previous) if previous > 0 else 0.0)
         previous = survival
     return rates
-
-
-def _load(path: str) -> Any:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"model {path} can't be loaded: {error}") from error
-    return model.eval().to(device)
 
 
 def _prompt_ids(tokenizer: Any, prompt: str) -> Tensor:  # [1, prompt]

@@ -24,6 +24,7 @@ class BundledModel:
     description: str
     version: str  # of what it is made from; another version is another folder
     build: Callable[[Path], None]  # fills an empty folder
+    shipped: Path | None = None  # what of it comes with this package
 
 
 BUNDLED = {
@@ -40,6 +41,7 @@ BUNDLED = {
             "a draft for it: eight of its layers, distilled (227 MB)",
             f"{smollm2.VERSION}-{smollm2.DRAFT_VERSION}",
             smollm2.save_draft,
+            smollm2.DRAFT,
         ),
     )
 }

@@ -34,6 +34,26 @@ def resolve(source: str) -> str:
     return source
 
 
+def ngram_folder(source: str) -> Path:
+    """The folder that may hold a draft's n-grams; nothing is made or downloaded.
+
+    Args:
+        source: a folder, or `bundled:NAME` of a draft.
+
+    Raises:
+        InvalidConfigError: if there is no such folder, or the bundled model is no draft.
+    """
+    if source.startswith(BUNDLED_PREFIX):
+        shipped = find(source.removeprefix(BUNDLED_PREFIX)).shipped
+        if shipped is None:
+            raise InvalidConfigError(f"model `{source}` is not a draft and has no n-grams")
+        return shipped
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise InvalidConfigError(f"model `{source}`: there is no such folder")
+    return folder.resolve()
+
+
 def find_local(source: str) -> Path | None:
     """The folder that a model lies in on this machine; nothing is made or downloaded.
 

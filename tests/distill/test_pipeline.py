@@ -126,6 +126,45 @@ def test_the_users_prompts_and_student_are_taken(
         run(dataclasses.replace(settings, layers_only=True), "export")
 
 
+def test_a_training_goes_on_with_what_another_has_learnt(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(
+        made, out=tmp_path / "draft", work=tmp_path / "work", start=made.work, tokens=1, rate=1e-9
+    )
+
+    run(settings)
+
+    begun, learnt = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (settings.out, made.out)
+    )
+    assert all(torch.allclose(begun[name], weight, atol=1e-6) for name, weight in learnt.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"layers": (0, 5)}, r"--layers \[0, 5\]: --from .* has \[0, "),
+        ({"num_shared": 0}, "2 layers were trained there.* 3 to be trained here"),
+    ],
+)
+def test_what_another_has_learnt_must_fit(
+    made: DistillSettings, tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    work = tmp_path / "work"
+    settings = dataclasses.replace(made, work=work, start=made.work, **changes)
+    for step in ("prompts", "answers"):
+        run(settings, step)
+    with pytest.raises(InvalidConfigError, match=complaint):
+        _choose_and_train(settings)
+
+
+def _choose_and_train(settings: DistillSettings) -> None:
+    run(settings, "student")
+    run(settings, "train")
+
+
 class _Mortal:
     """A generator that is killed at its n-th call."""
 
@@ -238,6 +277,8 @@ def test_a_work_folder_belongs_to_one_distillation(made: DistillSettings) -> Non
         ({"num_layers": 0}, "--num-layers 0"),
         ({"loss": "l2"}, "--loss l2"),
         ({"part": (2, 2)}, "--part 2/2"),
+        ({"start": Path("work"), "student": "tiny"}, "--from .* leave --student out"),
+        ({"start": Path("nowhere")}, "--from nowhere: there is no such work folder"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(

@@ -13,7 +13,7 @@ from specray.distill.transformers_engine import TransformersGenerator
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     # vLLM leaves files open when its engine goes away.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from specray.config import DraftConfig, ModelDraftConfig
+from specray.config import DraftConfig, LiveDraftConfig, ModelDraftConfig, SimulationConfig
 from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
@@ -39,15 +39,16 @@ def test_a_hybrids_sources_change_while_it_runs(llama: PreTrainedModel, tmp_path
     proposer = make_proposer(DraftConfig(method="hybrid", model=model))
     assert isinstance(proposer, HybridProposer)
 
-    reconfigure(proposer, {"sources": ["model"]})
+    reconfigure(proposer, LiveDraftConfig(sources=("model",)))
     assert proposer.sources == {"model"}
-    with pytest.raises(InvalidConfigError, match=r"(?s)user_config of the draft: .*sources"):
-        reconfigure(proposer, {"sources": []})
-    assert proposer.sources == {"model"}
-    reconfigure(proposer, {})
-    assert proposer.sources == {"model", "prompt_lookup"}
+    reconfigure(proposer, LiveDraftConfig())
+    assert proposer.sources == {"model", "ngram", "prompt_lookup"}
 
 
 def test_other_drafts_have_no_sources_to_choose_from() -> None:
-    with pytest.raises(InvalidConfigError, match=r"only draft\.method: hybrid"):
-        reconfigure(make_proposer(DraftConfig()), {"sources": ["model"]})
+    with pytest.raises(InvalidConfigError, match="only methods hybrid and ngram"):
+        reconfigure(make_proposer(DraftConfig()), LiveDraftConfig(sources=("model",)))
+
+
+def test_other_live_settings_are_not_the_proposers() -> None:
+    reconfigure(make_proposer(DraftConfig()), LiveDraftConfig(simulation=SimulationConfig()))

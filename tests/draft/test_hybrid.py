@@ -1,7 +1,7 @@
 """Which source answers, what is drafted ahead, and that the output stays the target's."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 
 import numpy as np
@@ -368,3 +368,71 @@ def test_a_choice_by_the_drawn_token_would_show() -> None:
     proposer = Peeking(PromptLookup(PromptLookupConfig(min_ngram=1)), Drawing(rng))
 
     assert p_value(proposer, Counter(), rng) < ALPHA**2
+
+
+class Ahead(Scripted):
+    """Drafts ahead for the first token's rejection, and does not answer where that has come."""
+
+    def __init__(self, added: int) -> None:
+        super().__init__()
+        self.left_out: dict[int, set[tuple[int, int]]] = {}
+        self._added = added
+        self._sent: set[tuple[int, int, int]] = set()
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        sessions = [self._sessions[i] for i in session_ids]
+        asking = [s for s in sessions if (s.session_id, len(s), s.token_ids[-1]) not in self._sent]
+        return super().propose([session.session_id for session in asking])
+
+    def take_ahead(self) -> list[Proposal]:
+        keys = [(i, len(session) + 1, self._added) for i, session in self._sessions.items()]
+        self._sent.update(keys)
+        return [Proposal(*key, (1, 2, 3), "model") for key in keys]
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        self.left_out[session_id] = set(outcomes)
+
+
+def test_the_model_drafts_ahead_for_what_no_look_up_serves() -> None:
+    model = Ahead(added=20)
+    proposer = hybrid(model)
+    text = (*REPETITIVE, *FRESH)
+    begin(proposer, 1, text)
+    answers = proposer.propose([1])
+    pushed = {(p.position, p.last_token_id) for p in answers[1:]}
+    assert now(answers).source == "model"
+    assert model.left_out[1] == pushed
+    ahead = proposer.take_ahead()
+    assert [(p.position, p.last_token_id) for p in ahead] == [(len(text) + 1, 20)]
+
+
+def test_what_the_model_sent_ahead_is_not_answered_again_but_its_outcomes_are() -> None:
+    model = Ahead(added=20)
+    proposer = hybrid(model)
+    text = (*REPETITIVE, *FRESH)
+    begin(proposer, 1, text)
+    proposer.propose([1])
+    proposer.take_ahead()
+    proposer.commit(Commit(1, len(text), (20,), 3, sent_at_ns=6))
+    after = proposer.propose([1])
+    # It sent 1 2 3: if 1 2 is accepted and 3 added, or all and 4, the text is known to go on.
+    assert all(p.source == "prompt_lookup" and p.position > len(text) + 1 for p in after)
+    assert (len(text) + 5, 4) in {(p.position, p.last_token_id) for p in after}
+    assert model.asked[-1] == []
+
+
+def test_how_the_model_did_ahead_is_learnt() -> None:
+    """What it sent ahead and was rejected, time and again, makes look-ups preferred to it."""
+    model = Ahead(added=20)
+    proposer = hybrid(model)
+    begin(proposer, 1, (*REPETITIVE, *FRESH))
+    length = len(REPETITIVE) + len(FRESH)
+    before = proposer._least_length(proposer._lookup.session(1))
+    proposer.propose([1])
+    proposer.take_ahead()
+    for _ in range(12):
+        proposer.commit(Commit(1, length, (20,), 3, sent_at_ns=6))
+        length += 1
+        proposer.propose([1])
+        proposer.take_ahead()
+    assert proposer._least_length(proposer._lookup.session(1)) < before / 2

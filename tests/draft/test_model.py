@@ -245,7 +245,7 @@ def test_sampled_drafts_ship_the_distributions_they_were_drawn_from(
 
 
 def test_sampled_drafts_follow_their_distributions(llama_pass: Pair) -> None:
-    requests = Requests(proposer_of(llama_pass.model, support=8), seed=12)
+    requests = Requests(proposer_of(llama_pass.model, support=8, fan_out=0), seed=12)
     num_sessions = 64
     for session_id in range(num_sessions):
         requests.texts[session_id] = [3, 1, 4, 1, 5]

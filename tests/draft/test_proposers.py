@@ -12,7 +12,10 @@ from specray.config import ModelDraftConfig, PromptLookupConfig
 from specray.draft.causal_lm import CausalLm
 from specray.draft.hybrid import HybridProposer
 from specray.draft.llama import LlamaPass
+from specray.draft.mixture import Mixture
 from specray.draft.model import ModelProposer
+from specray.draft.ngram_model import NgramModel, NgramOrder, context_keys
+from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.translation import TranslatedProposer, Translation
@@ -49,7 +52,29 @@ def hybrid(llama: PreTrainedModel) -> Proposer:
     return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4)), model(llama))
 
 
-@pytest.fixture(params=[lookup, model, llama_pass, translated, hybrid])
+def mixed(llama: PreTrainedModel) -> Proposer:
+    copies = PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4))
+    decoder = LlamaPass(copy.deepcopy(llama))
+    mixture = Mixture([copies], decoder.vocab_size, decoder.head_token_ids)
+    config = ModelDraftConfig(model="tiny", support=8, max_tokens=1024)
+    proposer = ModelProposer(decoder, config, torch.Generator().manual_seed(0), mixture)
+    return HybridProposer(copies, proposer)
+
+
+def ngrams(_: PreTrainedModel) -> Proposer:
+    """Behind each token either of two others."""
+    contexts = np.arange(100)[:, None]
+    order = np.argsort(keys := context_keys(contexts))
+    table = NgramOrder(
+        keys[order],
+        np.arange(0, 202, 2, dtype=np.int32),
+        np.stack(((order + 1) % 100, (order + 2) % 100), 1).ravel().astype(np.uint16),
+        np.tile(np.array([0.6, 0.3], np.float16), 100),
+    )
+    return NgramProposer(NgramModel([table]), np.random.default_rng(0))
+
+
+@pytest.fixture(params=[lookup, model, llama_pass, translated, hybrid, mixed, ngrams])
 def proposer(request: pytest.FixtureRequest, llama: PreTrainedModel) -> Proposer:
     make: Callable[[PreTrainedModel], Proposer] = request.param
     return make(llama)

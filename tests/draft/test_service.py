@@ -1,7 +1,7 @@
 """The service around a scripted proposer; the fakes block until the test lets them go."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from queue import Queue
 
 import pytest
@@ -373,3 +373,32 @@ def test_it_serves_a_real_proposer() -> None:
     assert router.next_frame().proposals[0].token_ids == (2, 3)
     service.received(router, frame_of(closes=(4,)))
     service.close()
+
+
+class Ahead(ScriptedProposer):
+    """Answers nothing that it has drafted ahead, and drafts ahead for one session that is gone."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        self._called("propose", *session_ids)
+        return []
+
+    def take_ahead(self) -> list[Proposal]:
+        return [
+            Proposal(i, len(text) + 1, 8, (9,), "model", commit_sent_at_ns=9)
+            for i, text in [*self.sessions.items(), (10**6, [1])]
+            if i in self.depths
+        ]
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None: ...
+
+
+def test_what_is_drafted_ahead_is_sent_as_it_comes() -> None:
+    proposer, router = Ahead(), Router()
+    service = DraftService(proposer)
+    service.start()
+    service.received(router, frame_of(opened(5), commit(5)))
+    (proposal,) = router.next_frame().proposals
+    service.close()
+    assert (proposal.session_id, proposal.position, proposal.last_token_id) == (5, 5, 8)
+    assert proposal.draft_time_us == 0  # nobody waited for it
+    assert proposal.commit_sent_at_ns == 9  # it shows that the draft has not stalled

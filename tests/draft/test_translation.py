@@ -1,6 +1,6 @@
 """A draft that thinks in tokens of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +184,41 @@ def test_a_real_draft_proposes_shared_tokens_only(tmp_path: Path) -> None:
     shared = shared_tokens(Vocabulary(target), Vocabulary(draft))
     assert len(proposed) > 20
     assert proposed <= set(shared.target_ids.tolist())
+
+
+class Ahead(Recorder):
+    """Drafts ahead: one accepted token, and a shared one added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: list[tuple[int, int]] = []
+
+    def take_ahead(self) -> list[Proposal]:
+        return [Proposal(i, self.length + 2, 47, (50, 49), "model") for i in (1, 7)]
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        assert session_id == 1
+        self.left_out += outcomes
+
+
+def test_what_is_drafted_ahead_is_translated_with_its_outcome() -> None:
+    proposer = TranslatedProposer(Ahead(), Translation(SHARED, respell))
+    proposer.open(OpenSession(1, (0, 3), 1, SamplingSettings(1.0), 3))  # 3 is read as two tokens
+    (proposal,) = proposer.take_ahead()  # nobody has opened session 7
+    assert (proposal.position, proposal.last_token_id) == (4, 6)
+    assert proposal.token_ids == (0, 2)
+
+
+def test_outcomes_are_left_out_in_the_drafts_tokens() -> None:
+    ahead = Ahead()
+    proposer = TranslatedProposer(ahead, Translation(SHARED, respell))
+    proposer.open(OpenSession(1, (0, 3), 1, SamplingSettings(1.0), 3))
+    proposer.leave_out(1, [(4, 6), (5, 3)])  # the draft has no such token as 3
+    proposer.leave_out(2, [(4, 6)])
+    assert ahead.left_out == [(5, 47)]
+
+
+def test_a_proposer_need_not_draft_ahead() -> None:
+    proposer, _ = follow((0, 2))
+    proposer.leave_out(1, [(4, 6)])
+    assert proposer.take_ahead() == []

@@ -1,0 +1,189 @@
+"""Draft ahead: while a proposal is verified, its likely outcomes are drafted for.
+
+Exactness. A continuation is verified as any proposal, so all that counts is that its tokens were
+drawn, given what stands before them, from the distributions that it ships. They are: each is drawn
+when its place is reached, with randomness that nothing else has used, after the added token was
+fixed. Which outcomes are drafted for, how deep, and when they are sent, depends on the proposal
+that is being verified, on earlier commits and on the clock: all of that comes before the
+continuation's own tokens, and none of it looks at them. What selects a continuation is the commit,
+that is the proposal's tokens and the target's randomness; a random number that a proposal and a
+continuation shared would tie the continuation's tokens to that event, and bias them
+(`specray.sampling.reference` shows both).
+"""
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+import torch
+
+from specray.draft.ahead_pass import AheadPass
+from specray.draft.branch import Branch
+from specray.draft.followed import Followed, Outcome
+from specray.draft.kv_pool import KvPool
+from specray.draft.language_model import LanguageModel
+from specray.draft.mixture import Mixture
+from specray.draft.model_session import ModelSession
+from specray.draft.outcomes import InFlight, OutcomeModel
+from specray.draft.rollout import Draft
+from specray.types import Commit, Proposal, TruncatedDistributions
+
+_TRIAL_PERIOD = 16  # every so many answers that would not be in time, one is sent all the same
+_NO_CANDIDATES = TruncatedDistributions(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
+
+
+class DraftAhead:
+    """Drafts for the likely outcomes of what is in flight, all in one batch, pass by pass."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        pool: KvPool,
+        fan_out: int,
+        support: int,
+        generator: torch.Generator,
+        mixture: Mixture | None = None,
+    ) -> None:
+        """Takes what it shares with the proposer.
+
+        Args:
+            model: the draft.
+            pool: where branches keep their keys and values; they evict nobody.
+            fan_out: branches per session that is in flight; 0 drafts nothing ahead.
+            support: most tokens that a distribution keeps.
+            generator: randomness, on the model's device.
+            mixture: what is mixed into what the model says; None for the model alone.
+        """
+        self.is_on = fan_out > 0
+        self._fan_out = fan_out
+        self.outcomes = OutcomeModel()
+        self._pool = pool
+        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator, mixture)
+        self._max_length = min(model.max_positions, pool.capacity)
+        self._followed: dict[int, Followed] = {}
+        self._num_late = 0
+
+    # The life of a proposal.
+
+    def send(self, session: ModelSession, draft: Draft) -> None:
+        """Begins to prepare for what becomes of an answer that is sent now."""
+        if self.is_on and draft.candidates is not None:
+            flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
+            num_fed = len(draft.token_ids) - 1
+            self._followed[session.session_id] = Followed(session, flight, num_fed, True)
+
+    def expects_no_answer(self, session: ModelSession) -> bool:
+        """Whether the session's outcomes are better prepared for than its commit answered.
+
+        True where the target has the answer already. Where answers come too late for their step,
+        that step adds one token, and its outcomes can be drafted for at once; now and then an
+        answer is sent all the same, to learn whether it would be in time.
+        """
+        followed = self._followed.get(session.session_id)
+        if followed is not None:
+            return followed.is_answered
+        if not self.is_on or self.outcomes.verified_rate(was_ahead=False) >= 0.5:
+            return False
+        self._num_late += 1
+        if self._num_late % _TRIAL_PERIOD == 0 or len(session) >= self._max_length:
+            return False
+        flight = InFlight((), _NO_CANDIDATES, was_ahead=False)
+        self._followed[session.session_id] = Followed(session, flight, 0, is_answered=True)
+        return True
+
+    def take_partial(self, session: ModelSession) -> Proposal | None:
+        """What there is of a continuation whose outcome came before it was sent."""
+        followed = self._followed.get(session.session_id)
+        if followed is None or followed.is_answered:
+            return None
+        followed.is_answered = True
+        flight = followed.flight
+        q = flight.candidates.prefix(len(flight.token_ids))
+        if session.sampling.is_greedy:
+            return session.proposal(flight.token_ids, "model", confidences=q.largest())
+        return session.proposal(flight.token_ids, "model", q)
+
+    def settle(self, session: ModelSession, commit: Commit, reserve: Callable[[int], bool]) -> None:
+        """Makes the branch that a commit has chosen the session, and frees the others.
+
+        Args:
+            session: already extended by the commit.
+            commit: what was added.
+            reserve: makes room in the session's memory for so many tokens.
+        """
+        followed = self._followed.pop(session.session_id, None)
+        if followed is None:
+            return
+        num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
+        flight = followed.flight
+        if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
+            self.outcomes.observe(flight, commit.token_ids, session.sampling)
+            chosen = followed.branches.pop((num_accepted, added), None)
+            if commit.depth > 0:
+                if chosen is not None and chosen.token_ids:
+                    self._promote(chosen, reserve)
+                elif flight.token_ids[num_accepted : num_accepted + 1] == (added,):
+                    self._keep_rest(followed, num_accepted + 1)
+            if chosen is not None:
+                self._pool.release(chosen.tail)
+        self._release(followed)
+
+    def drop(self, session_id: int) -> None:
+        """Frees what is prepared for a session; unknown ids are ignored."""
+        followed = self._followed.pop(session_id, None)
+        if followed is not None:
+            self._release(followed)
+
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
+        """Somebody else has prepared for these outcomes."""
+        followed = self._followed.get(session_id)
+        if followed is not None:
+            followed.left_out = frozenset(outcomes)
+
+    def drop_all(self) -> bool:
+        """Frees all branches for those who need memory more; whether there were any."""
+        held = [followed for followed in self._followed.values() if followed.branches]
+        for followed in held:
+            self._release(followed)
+        return bool(held)
+
+    def _promote(self, branch: Branch, reserve: Callable[[int], bool]) -> None:
+        session, num_own = branch.session, len(branch.token_ids)
+        stop = branch.num_shared + num_own
+        if session.num_cached != branch.num_shared or not reserve(stop):
+            return
+        session.states[:, :, branch.num_shared : stop] = branch.tail[:, :, :num_own]
+        token_ids = tuple(branch.token_ids)
+        session.set_cached(len(session), ahead=token_ids[:-1])
+        flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
+        followed = Followed(session, flight, num_own - 1, is_answered=branch.is_sent)
+        self._followed[session.session_id] = followed
+
+    def _keep_rest(self, followed: Followed, start: int) -> None:
+        """Follows what the target still has when it has added a token that was proposed."""
+        session, flight = followed.session, followed.flight
+        token_ids = flight.token_ids[start:]
+        if not token_ids or session.num_uncached:
+            return
+        num_fed = followed.num_fed - start
+        session.set_cached(len(session), ahead=token_ids[:num_fed])
+        rest = flight.candidates.rest(start)
+        self._followed[session.session_id] = Followed(
+            session, InFlight(token_ids, rest, was_ahead=True), num_fed, is_answered=True
+        )
+
+    def _release(self, followed: Followed) -> None:
+        for branch in followed.branches.values():
+            self._pool.release(branch.tail)
+        followed.branches.clear()
+
+    def limit_fan_out(self, most: int) -> None:
+        """See `LimitsFanOut`; at 0 answers are what a target gets."""
+        self.is_on = min(most, self._fan_out) > 0
+        self._pass.limit_fan_out(most)
+
+    def run_pass(self) -> list[Proposal] | None:
+        """Computes one more token of everything that is prepared; what is complete is to be sent.
+
+        Returns None if there was nothing to compute.
+        """
+        return self._pass.run(self._followed.values())

@@ -1,0 +1,193 @@
+"""One forward pass over whatever is drafted ahead, for all sessions."""
+
+from collections.abc import Collection, Iterator, Sequence
+from heapq import nlargest
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.branch import Branch
+from specray.draft.followed import Followed
+from specray.draft.kv_pool import KvPool
+from specray.draft.language_model import LanguageModel
+from specray.draft.mixture import Mixture
+from specray.draft.outcomes import OutcomeModel
+from specray.sampling.truncation import BatchSampling, Truncated, draw
+from specray.types import Proposal, TruncatedDistributions
+
+_LEAST_PROBABILITY = 0.003  # of an outcome that is worth a row of a pass
+_MAX_ROWS = {"cpu": 16}  # of a pass, whose time is what a commit may have to wait
+_MAX_ROWS_ELSEWHERE = 128
+
+
+class _Choice(NamedTuple):
+    probability: float
+    followed: Followed
+    num_accepted: int
+    added: int
+
+
+class AheadPass:
+    """Grows branches by a token a pass, and begins new ones where an outcome is likeliest."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        pool: KvPool,
+        outcomes: OutcomeModel,
+        fan_out: int,
+        support: int,
+        generator: torch.Generator,
+        mixture: Mixture | None,
+    ) -> None:
+        """See `DraftAhead`."""
+        self._model = model
+        self._mixture = mixture
+        self._pool = pool
+        self._outcomes = outcomes
+        self._most_fan_out = self._fan_out = fan_out
+        self._support = support
+        self._generator = generator
+        self._max_length = min(model.max_positions, pool.capacity)
+        self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
+
+    def limit_fan_out(self, most: int) -> None:
+        """Begin at most so many branches per session from now on; from any thread."""
+        self._fan_out = min(self._most_fan_out, most)
+
+    def run(self, sessions: Collection[Followed]) -> list[Proposal] | None:
+        """Computes one more token of everything; what is complete is to be sent.
+
+        Returns None if there was nothing to compute.
+        """
+        feeding = [f for f in sessions if self._is_feedable(f)]
+        num_kept = self._num_kept_for_bonus(feeding)
+        most = self._most_rows(sessions)
+        feeding = feeding[:most]
+        num_rows = most - len(feeding)
+        self._begin_branches(sessions, num_rows, num_kept)
+        branches = _unfinished(sessions, num_rows)
+        if not feeding and not branches:
+            return None
+        flights = {f.session.session_id: f.flight.token_ids for f in sessions}
+        token_ids, drawn = self._compute(feeding, branches, flights)
+        for row, followed in enumerate(feeding):
+            followed.take_bonus(drawn, row)
+        for row, branch in enumerate(branches, start=len(feeding)):
+            branch.append(token_ids[row], drawn.token_ids[row], drawn.probabilities[row])
+        return [branch.send() for branch in branches if branch.is_complete]
+
+    def _most_rows(self, sessions: Collection[Followed]) -> int:
+        """Copies of their keys and values take no more memory than the sessions may."""
+        if not self._model.copies_rows:
+            return self._max_rows
+        longest = max((f.stop + f.session.depth + 1 for f in sessions), default=1)
+        return min(self._max_rows, max(1, self._pool.capacity // longest))
+
+    def _is_feedable(self, followed: Followed) -> bool:
+        """Whether what follows the flight's last token can be computed, and is not yet."""
+        if followed.flight.has_bonus or not followed.takes_bonus:
+            return False
+        session, stop = followed.session, followed.stop
+        grown = self._pool.grow(session.states, stop) if stop <= self._max_length else None
+        if grown is None:
+            followed.takes_bonus = False
+            return False
+        session.states = grown
+        return True
+
+    def _num_kept_for_bonus(self, feeding: Sequence[Followed]) -> int:
+        """Branches for proposals accepted whole: what may follow them is not known yet."""
+        reach = sum(self._outcomes.reach(f.flight, f.session.sampling) for f in feeding)
+        return round(self._fan_out * reach)
+
+    def _begin_branches(self, sessions: Collection[Followed], num_rows: int, num_kept: int) -> None:
+        """Gives the budget to the likeliest outcomes of all sessions."""
+        begun = [branch for followed in sessions for branch in followed.branches.values()]
+        num_running = sum(not branch.is_complete for branch in begun)
+        budget = self._fan_out * len(sessions) - len(begun) - num_kept
+        most = min(num_rows - num_running, budget)
+        if most > 0:
+            for choice in nlargest(most, self._choices(sessions), key=lambda c: c.probability):
+                self._begin(choice)
+
+    def _choices(self, sessions: Collection[Followed]) -> Iterator[_Choice]:
+        for followed in sessions:
+            flight, session = followed.flight, followed.session
+            if followed.probabilities is None:
+                followed.probabilities = self._outcomes.probabilities(flight, session.sampling)
+            rows, columns = np.nonzero(followed.probabilities >= _LEAST_PROBABILITY)
+            for k, column in zip(rows.tolist(), columns.tolist(), strict=True):
+                added = int(flight.candidates.token_ids[k, column])
+                outcome = (len(session) + k + 1, added)
+                is_taken = (k, added) in followed.branches or outcome in followed.left_out
+                if k <= followed.num_fed and not is_taken:
+                    yield _Choice(float(followed.probabilities[k, column]), followed, k, added)
+
+    def _begin(self, choice: _Choice) -> None:
+        probability, followed, num_accepted, added = choice
+        session, start = followed.session, len(followed.session)
+        depth = min(session.depth, self._max_length - start - num_accepted)
+        tail = self._pool.grow(self._pool.empty(), depth) if depth > 0 else None
+        if tail is not None:
+            branch = Branch(session, start, num_accepted, added, probability, depth, tail)
+            followed.branches[branch.key] = branch
+
+    @torch.inference_mode()
+    def _compute(
+        self,
+        feeding: Sequence[Followed],
+        branches: Sequence[Branch],
+        flights: dict[int, tuple[int, ...]],
+    ) -> tuple[list[int], TruncatedDistributions]:
+        """What is drawn for each, [rows], and from what, [rows, support]."""
+        rows = [f.row() for f in feeding] + [branch.row() for branch in branches]
+        token_ids = [f.to_feed() for f in feeding] + [[b.next_token_id] for b in branches]
+        sessions = [f.session for f in feeding] + [branch.session for branch in branches]
+        sampling = BatchSampling.of([s.sampling for s in sessions], self._model.device)
+        cache = self._model.make_cache(rows)
+        logits = self._model.next_logits(_new_tokens(rows, token_ids, self._model.device), cache)
+        cache.store()
+        if self._mixture is not None:
+            drafted = [f.flight.token_ids for f in feeding]
+            drafted += [_path(branch, flights[branch.session.session_id]) for branch in branches]
+            logits = self._mixture.mix(logits, sessions, drafted)
+        drawn = draw(logits, sampling.with_distributions(), self._support, self._generator)
+        if self._model.head_token_ids is not None:
+            drawn = drawn.named(self._model.head_token_ids)
+        return drawn.token_ids.tolist(), _on_cpu(drawn.distributions)
+
+
+def _path(branch: Branch, flight: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands between a session's tokens and a branch's next one."""
+    return (*flight[: branch.num_accepted], branch.added, *branch.token_ids)
+
+
+def _unfinished(sessions: Collection[Followed], most: int) -> list[Branch]:
+    """Those furthest on first: what is half done should be done before a commit comes."""
+    branches = (branch for followed in sessions for branch in followed.branches.values())
+    unfinished = (branch for branch in branches if not branch.is_complete)
+    return nlargest(most, unfinished, key=lambda b: (len(b.token_ids), b.probability))
+
+
+def _new_tokens(
+    rows: Sequence[CachedRow], token_ids: Sequence[Sequence[int]], device: torch.device
+) -> NewTokens:
+    positions = [range(row.num_cached, row.stop) for row in rows]
+    return NewTokens(
+        torch.tensor(list(chain.from_iterable(token_ids)), device=device),
+        torch.tensor(list(chain.from_iterable(positions)), device=device),
+        [len(tokens) for tokens in token_ids],
+        [row.stop for row in rows],
+    )
+
+
+def _on_cpu(distributions: Truncated | None) -> TruncatedDistributions:
+    assert distributions is not None  # greedy rows were asked for theirs too
+    return TruncatedDistributions(
+        distributions.token_ids.cpu().numpy().astype(np.int32),
+        distributions.probabilities.cpu().numpy(),
+    )

@@ -1,0 +1,63 @@
+"""A session whose next commit is being prepared for."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specray.draft.attention import CachedRow
+from specray.draft.branch import Branch
+from specray.draft.model_session import ModelSession
+from specray.draft.outcomes import Floats, InFlight
+from specray.types import TruncatedDistributions
+
+Outcome = tuple[int, int]
+"""The length of a request after a commit, and its last token."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A session, what is in flight for it, and what is drafted for its outcomes."""
+
+    session: ModelSession
+    flight: InFlight
+    num_fed: int  # of the flight's tokens: their keys and values are the session's
+    is_answered: bool  # the target has the flight's proposal
+    branches: dict[tuple[int, int], Branch] = field(default_factory=dict)
+    left_out: frozenset[Outcome] = frozenset()
+    takes_bonus: bool = True  # there is room to compute what follows the flight's last token
+    probabilities: Floats | None = None  # of the flight's outcomes, once they were asked for
+
+    @property
+    def stop(self) -> int:
+        """The request's length if all that is in flight is accepted, and nothing added."""
+        return len(self.session) + len(self.flight.token_ids)
+
+    def to_feed(self) -> list[int]:
+        """What is not computed yet before the flight's end; at least the last token."""
+        token_ids = [*self.session.token_ids, *self.flight.token_ids]
+        num_lacking = self.stop - self.session.num_cached - self.num_fed
+        return token_ids[-max(1, num_lacking) :]
+
+    def row(self) -> CachedRow:
+        """The keys and values of a pass that computes `to_feed`."""
+        return CachedRow(self.session.states, self.stop - len(self.to_feed()), self.stop)
+
+    def take_bonus(self, drawn: TruncatedDistributions, row: int) -> None:
+        """Takes what that pass says may follow: a row of its distributions."""
+        flight = self.flight
+        self.num_fed = len(flight.token_ids)
+        self.session.set_cached(len(self.session), ahead=flight.token_ids)
+        flight.candidates = _joined(flight.candidates, drawn, row)
+        self.probabilities = None
+
+
+def _joined(
+    first: TruncatedDistributions, second: TruncatedDistributions, row: int
+) -> TruncatedDistributions:
+    width = second.token_ids.shape[1]  # the first may be of no rows, and then of any width
+    return TruncatedDistributions(
+        np.concatenate((first.token_ids.reshape(-1, width), second.token_ids[row : row + 1])),
+        np.concatenate(
+            (first.probabilities.reshape(-1, width), second.probabilities[row : row + 1])
+        ),
+    )

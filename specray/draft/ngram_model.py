@@ -1,0 +1,110 @@
+"""An n-gram model with back-off: what its target says behind the last few tokens.
+
+`specray distill` counts it and puts it beside a draft as one safetensors file, which is mapped,
+not read. For each order n, from 1 token of context on:
+
+| tensor | shape | holds |
+|---|---|---|
+| `n.keys` | [contexts] int64, ascending | `context_keys` of the contexts that were seen |
+| `n.starts` | [contexts + 1] int32 | where each context's followers begin |
+| `n.token_ids` | [followers] uint16 or int32 | likely next tokens, most likely first |
+| `n.shares` | [followers] float16 | their probabilities, lower orders mixed in; below 1 together |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from specray.errors import InvalidConfigError
+
+NGRAM_FILE = "ngrams.safetensors"  # beside a draft's weights
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+
+
+class Opinion(NamedTuple):
+    """Part of a distribution over the next token; what is left of 1 is for others to fill."""
+
+    token_ids: NDArray[np.int64]  # [tokens]
+    probabilities: NDArray[np.float32]  # [tokens], together below 1
+
+
+@dataclass(frozen=True, slots=True)
+class NgramOrder:
+    """All contexts of one length, as in the file."""
+
+    keys: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    token_ids: NDArray[np.integer]
+    shares: NDArray[np.float16]
+
+
+def context_keys(contexts: NDArray[np.integer]) -> NDArray[np.int64]:
+    """A key for each context: a collision costs a wrong guess, nothing else.
+
+    Args:
+        contexts: [contexts, n], the token before the one to guess first.
+    """
+    keys = np.zeros(len(contexts), np.uint64)
+    for column in contexts.T:
+        keys = (keys ^ (column.astype(np.uint64) + np.uint64(1))) * _FACTOR
+        keys ^= keys >> np.uint64(29)
+    return keys.view(np.int64)
+
+
+class NgramModel:
+    """Answers from the longest context that it knows."""
+
+    def __init__(self, orders: Sequence[NgramOrder]) -> None:
+        """Takes what is known behind 1 token, behind 2, and so on."""
+        self.orders = orders
+
+    def opinion(self, context: Sequence[int]) -> Opinion | None:
+        """What may follow a text, most likely first; None if it can't say.
+
+        Args:
+            context: the text, or its last tokens; the latest last.
+        """
+        most = min(len(self.orders), len(context))
+        latest = np.array(context[len(context) - most :], np.int64)[::-1]
+        for size in range(most, 0, -1):
+            found = _find(self.orders[size - 1], latest[:size])
+            if found is not None:
+                return found
+        return None
+
+
+def _find(order: NgramOrder, context: NDArray[np.int64]) -> Opinion | None:
+    key = context_keys(context[None])[0]
+    place = int(order.keys.searchsorted(key))
+    if place == len(order.keys) or order.keys[place] != key:
+        return None
+    part = slice(int(order.starts[place]), int(order.starts[place + 1]))
+    return Opinion(order.token_ids[part].astype(np.int64), order.shares[part].astype(np.float32))
+
+
+def load_ngrams(folder: Path) -> NgramModel | None:
+    """The n-gram model of a draft's folder; None if it has none.
+
+    Raises:
+        InvalidConfigError: The file is broken.
+    """
+    path = folder / NGRAM_FILE
+    if not path.is_file():
+        return None
+    try:
+        tensors: dict[str, Any] = {k: v.numpy() for k, v in load_file(path).items()}
+        sizes = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
+        orders = [
+            NgramOrder(**{field: tensors[f"{n}.{field}"] for field in NgramOrder.__slots__})
+            for n in sizes
+        ]
+    except (KeyError, SafetensorError) as error:
+        raise InvalidConfigError(f"{path} is broken ({error}); make the draft anew") from error
+    return NgramModel(orders)

@@ -1,0 +1,170 @@
+"""A draft that is a table: what the target usually says behind its last few tokens.
+
+While what it has proposed is verified it drafts for the likely outcomes, as a model does
+(`specray.draft.ahead`); that takes it microseconds, and saves the way there and back.
+
+Exactness. Continuations are drawn with randomness of their own, and which outcomes
+they are for depends on what is being verified and on earlier commits.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import NamedTuple
+
+import numpy as np
+
+from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
+from specray.draft.ngram_model import NgramModel
+from specray.draft.outcomes import InFlight, OutcomeModel
+from specray.draft.session import Session, unknown_session
+from specray.types import Commit, OpenSession, Proposal
+
+_LEAST_PROBABILITY = 0.003  # of an outcome that is worth its bytes, as of a model's
+
+Outcome = tuple[int, int]
+"""The length of a request after a commit, and its last token."""
+
+
+class _Choice(NamedTuple):
+    probability: float
+    num_accepted: int
+    added: int
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A session, and what is in flight for it."""
+
+    session: Session
+    flight: InFlight | None = None  # what the target has to verify
+    is_answered: bool = False  # it was sent ahead
+    ahead: dict[Outcome, Proposal] = field(default_factory=dict)
+    left_out: Collection[Outcome] = ()
+
+    def settle(self, commit: Commit, outcomes: OutcomeModel) -> Proposal | None:
+        """Learns from a commit, which the session has; returns what was sent ahead for it."""
+        flight, ahead, self.ahead = self.flight, self.ahead, {}
+        num_accepted = len(commit.token_ids) - 1
+        if flight and commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
+            outcomes.observe(flight, commit.token_ids, self.session.sampling)
+        sent = ahead.get((len(self.session), commit.token_ids[-1])) if commit.depth else None
+        self.flight, self.is_answered, self.left_out = None, sent is not None, ()
+        return sent
+
+
+class NgramProposer:
+    """Proposes from an n-gram model, in microseconds a token."""
+
+    def __init__(self, ngrams: NgramModel, rng: np.random.Generator, fan_out: int = 0) -> None:
+        """Takes the table, randomness, and for how many outcomes to draft ahead for each session.
+
+        None at 0: then it answers commits only.
+        """
+        self.outcomes = OutcomeModel()
+        self._drawing = NgramDrawing(ngrams, rng)
+        self._fan_out = fan_out
+        self._states: dict[int, _State] = {}
+        self._waiting: dict[int, None] = {}  # sessions whose outcomes are to be drafted for
+        self._drafted: list[Proposal] = []
+
+    def open(self, session: OpenSession) -> None:
+        """Follows the session; raises SessionRejectedError when it has no tokens."""
+        self._states[session.session_id] = _State(Session(session))
+
+    def commit(self, commit: Commit) -> None:
+        """Extends a session; raises SessionRejectedError after a missed commit."""
+        state = self._states.pop(commit.session_id, None)
+        self._waiting.pop(commit.session_id, None)
+        if state is None:
+            raise unknown_session(commit.session_id)
+        state.session.extend(commit)
+        self._states[commit.session_id] = state
+        if (sent := state.settle(commit, self.outcomes)) is not None:
+            self._follow(state, sent, was_ahead=True)
+
+    def close(self, session_id: int) -> None:
+        """Forgets the session."""
+        self._states.pop(session_id, None)
+        self._waiting.pop(session_id, None)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        """What usually follows; drawn, for sampled requests, from the shares that are shipped.
+
+        Nothing for sessions whose answer was sent ahead.
+        """
+        states = [self._states[session_id] for session_id in session_ids]
+        return [self._answer(state) for state in states if not state.is_answered]
+
+    def work(self) -> bool:
+        """Drafts ahead for one session; whether others wait for it."""
+        session_id = next(iter(self._waiting), None)
+        if session_id is None:
+            return False
+        del self._waiting[session_id]
+        self._drafted += self._ahead(self._states[session_id])
+        return bool(self._waiting)
+
+    def take_evicted(self) -> list[int]:
+        """Nothing: a session is its tokens."""
+        return []
+
+    def take_ahead(self) -> list[Proposal]:
+        """See `DraftsAhead`."""
+        drafted, self._drafted = self._drafted, []
+        return [proposal for proposal in drafted if proposal.session_id in self._states]
+
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
+        """See `DraftsAhead`."""
+        self._states[session_id].left_out = outcomes
+
+    def _answer(self, state: _State) -> Proposal:
+        proposal = self._propose(state.session)
+        if self._fan_out and state.session.depth:
+            self._follow(state, proposal, was_ahead=False)
+        return proposal
+
+    def _follow(self, state: _State, proposal: Proposal, *, was_ahead: bool) -> None:
+        """Drafts for a proposal's outcomes, when it is its turn."""
+        session = state.session
+        candidates = self._drawing.candidates(
+            session.token_ids[-CONTEXT:], proposal.token_ids, session.sampling
+        )
+        state.flight = InFlight(proposal.token_ids, candidates, was_ahead)
+        self._waiting.pop(session.session_id, None)
+        self._waiting[session.session_id] = None
+
+    def _ahead(self, state: _State) -> Iterator[Proposal]:
+        session, flight = state.session, state.flight
+        if flight is None:
+            return
+        for _, num_accepted, added in nlargest(self._fan_out, self._choices(state, flight)):
+            text = [*session.token_ids[-CONTEXT:], *flight.token_ids[:num_accepted], added]
+            token_ids, rows = self._drawing.draft(text, session.depth, session.sampling)
+            if not token_ids:
+                continue
+            after = Proposal(
+                session.session_id,
+                len(session) + num_accepted + 1,
+                added,
+                tuple(token_ids),
+                "ngram",
+                rows,
+                session.commit_sent_at_ns,
+            )
+            state.ahead[after.position, added] = after
+            yield after
+
+    def _choices(self, state: _State, flight: InFlight) -> Iterator[_Choice]:
+        probabilities = self.outcomes.probabilities(flight, state.session.sampling)
+        rows, columns = np.nonzero(probabilities >= _LEAST_PROBABILITY)
+        for num_accepted, column in zip(rows.tolist(), columns.tolist(), strict=True):
+            added = int(flight.candidates.token_ids[num_accepted, column])
+            if (len(state.session) + num_accepted + 1, added) not in state.left_out:
+                yield _Choice(float(probabilities[num_accepted, column]), num_accepted, added)
+
+    def _propose(self, session: Session) -> Proposal:
+        drafted, rows = self._drawing.draft(
+            session.token_ids[-CONTEXT:], session.depth, session.sampling
+        )
+        return session.proposal(drafted, "ngram", rows)

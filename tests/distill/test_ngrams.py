@@ -1,0 +1,81 @@
+"""Counts of the target's own distributions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specray.distill import ngrams
+from specray.distill.answers import Answer
+from specray.distill.ngram_counts import Counts, contexts_of, count_ngrams
+from specray.distill.work import WorkFolder
+from specray.draft.ngram_model import context_keys, load_ngrams
+from specray.errors import InvalidConfigError
+
+
+def make_answer(
+    prompt: list[int], tokens: list[int], tops: list[list[int]], probs: list[list[float]]
+) -> Answer:
+    return Answer(
+        0,
+        False,
+        np.array(prompt, np.int32),
+        np.array(tokens, np.int32),
+        np.array(tops, np.int32),
+        np.log(np.array(probs)).astype(np.float16),
+    )
+
+
+def says(counts: Counts, *context: int) -> dict[int, float]:
+    """What is counted behind a context, the latest token first."""
+    (row,) = np.flatnonzero(counts.keys == context_keys(np.array([context]))[0])
+    part = slice(counts.starts[row], counts.starts[row + 1])
+    return dict(zip(counts.token_ids[part].tolist(), counts.shares[part].tolist(), strict=True))
+
+
+def test_contexts_reach_into_the_prompt() -> None:
+    answer = make_answer([5, 6], [7, 8], [[7], [8]], [[1.0], [1.0]])
+    assert contexts_of(answer, 3).tolist() == [[6, 5, -1], [7, 6, 5]]
+
+
+def test_distributions_are_averaged_and_drawn_towards_the_order_below() -> None:
+    answer = make_answer(
+        [1, 2], [3, 2, 4], [[3, 4], [2, 5], [4, 3]], [[0.6, 0.4], [0.9, 0.1], [0.8, 0.2]]
+    )
+    one, two = count_ngrams([answer], max_order=2)
+
+    # Seen twice behind 2, with two observations of nothing.
+    assert says(one, 2) == {
+        4: pytest.approx(1.2 / 4, rel=2e-3),
+        3: pytest.approx(0.8 / 4, rel=2e-3),
+    }
+    assert says(two, 2, 1) == {
+        3: pytest.approx((0.6 + 2 * 0.8 / 4) / 3, rel=2e-3),
+        4: pytest.approx((0.4 + 2 * 1.2 / 4) / 3, rel=2e-3),
+    }
+    assert list(says(one, 2)) == [4, 3]  # most likely first
+
+
+def test_the_file_says_what_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = make_answer(
+        [5, 6], [7, 8, 7, 8], [[7, 9], [8, 9]] * 2, [[0.75, 0.125], [0.5, 0.25]] * 2
+    )
+    work = WorkFolder(tmp_path)
+    (work.answers / "train-00000.npz").touch()
+    monkeypatch.setattr(ngrams, "load_shard", lambda _: [answer])
+
+    ngrams.write_ngrams(work)
+
+    loaded = load_ngrams(tmp_path)
+    assert loaded is not None
+    one, two, *_ = count_ngrams([answer])
+    for text, counted in (([9, 7, 8], says(two, 8, 7)), ([1, 8], says(one, 8))):
+        opinion = loaded.opinion(text)
+        assert opinion is not None
+        assert opinion.token_ids.tolist() == list(counted)
+        np.testing.assert_allclose(opinion.probabilities, list(counted.values()), rtol=2e-3)
+
+
+def test_without_answers_there_is_nothing_to_count(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="--only answers"):
+        ngrams.write_ngrams(WorkFolder(tmp_path))

@@ -1,0 +1,402 @@
+"""Branches against the same model run from scratch, and against a session of their own."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from specray.config import ModelDraftConfig
+from specray.draft.ahead import DraftAhead
+from specray.draft.attention import AttentionCache, CachedRow
+from specray.draft.language_model import LanguageModel
+from specray.draft.model import ModelProposer
+from specray.sampling.truncation import BatchSampling, truncate
+from specray.types import Commit, OpenSession, Proposal, SamplingSettings
+from tests.draft.test_model import GREEDY, SAMPLED, scratch_greedy, scratch_logits
+from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, Pair
+
+DEPTH = 3
+
+
+class Target:
+    """Follows sessions, keeps what was drafted ahead, and commits what it likes."""
+
+    def __init__(self, model: LanguageModel, fan_out: int = 14, **limits: int) -> None:
+        config = ModelDraftConfig(model="tiny", support=8, fan_out=fan_out, **limits)
+        self.proposer = ModelProposer(model, config, torch.Generator().manual_seed(1))
+        self.texts: dict[int, list[int]] = {}
+        self.ahead: dict[int, dict[tuple[int, int], Proposal]] = {}
+        self.random = random.Random(0)
+
+    def open(self, session_id: int, length: int, sampling: SamplingSettings = GREEDY) -> None:
+        text = [self.random.randrange(VOCAB_SIZE) for _ in range(length)]
+        self.texts[session_id], self.ahead[session_id] = text, {}
+        self.proposer.open(OpenSession(session_id, tuple(text), length, sampling, DEPTH))
+        self.work()
+
+    def commit(self, session_id: int, *token_ids: int, depth: int = DEPTH) -> None:
+        """A commit after which all is forgotten that extends something else."""
+        text = self.texts[session_id]
+        self.proposer.commit(Commit(session_id, len(text), token_ids, depth, sent_at_ns=5))
+        text += token_ids
+
+    def answer(self, session_id: int) -> Proposal | None:
+        """What comes for a session that has just been committed to, if anything does."""
+        answers = self.proposer.propose([session_id])
+        return answers[0] if answers else None
+
+    def work(self, most: int = 1000) -> None:
+        while most and self.proposer.work():
+            most -= 1
+        for proposal in self.proposer.take_ahead():
+            key = (proposal.position, proposal.last_token_id)
+            self.ahead[proposal.session_id][key] = proposal
+
+    def after(self, session_id: int, *token_ids: int) -> Proposal | None:
+        """What was drafted for a commit before it came."""
+        key = (len(self.texts[session_id]) + len(token_ids), token_ids[-1])
+        return self.ahead[session_id].get(key)
+
+
+def in_flight(model: LanguageModel, sampling: SamplingSettings = GREEDY) -> tuple[Target, Proposal]:
+    """A target whose first proposal is out, with its outcomes drafted."""
+    target = Target(model)
+    target.open(1, 12, sampling)
+    target.commit(1, 9)
+    proposal = target.answer(1)
+    assert proposal is not None
+    target.work()
+    return target, proposal
+
+
+def outcomes_of(target: Target, proposal: Proposal) -> list[tuple[int, ...]]:
+    """Commits that were drafted for."""
+    num = len(target.texts[1])
+    return [
+        (*proposal.token_ids[: position - num - 1], added) for position, added in target.ahead[1]
+    ]
+
+
+def test_every_branch_is_what_the_model_says_after_its_outcome(any_model: Pair) -> None:
+    target, proposal = in_flight(any_model.model)
+    outcomes = outcomes_of(target, proposal)
+    assert len(outcomes) == 14
+    assert len({len(outcome) for outcome in outcomes}) > 1
+    for outcome in outcomes:
+        ahead = target.after(1, *outcome)
+        assert ahead is not None
+        text = [*target.texts[1], *outcome]
+        assert ahead.token_ids == scratch_greedy(any_model.reference, text, DEPTH)
+        assert ahead.distributions is None
+
+
+def test_what_is_proposed_already_is_not_drafted_again(llama_pass: Pair) -> None:
+    target, proposal = in_flight(llama_pass.model)
+    for outcome in outcomes_of(target, proposal):
+        num_accepted = len(outcome) - 1
+        assert outcome[-1:] != proposal.token_ids[num_accepted : num_accepted + 1]
+
+
+@pytest.mark.parametrize("which", [3, 13])
+def test_a_branch_that_is_chosen_becomes_the_session(any_model: Pair, which: int) -> None:
+    target, proposal = in_flight(any_model.model)
+    outcome = outcomes_of(target, proposal)[which]
+    target.commit(1, *outcome)
+    assert target.answer(1) is None  # it has been sent
+    promoted = target.proposer._store.get(1)
+    assert promoted is not None
+    assert promoted.num_cached == len(promoted)
+    target.work()
+    fresh = Target(any_model.model)
+    fresh.texts[2], fresh.ahead[2] = list(target.texts[1]), {}
+    fresh.proposer.open(OpenSession(2, tuple(target.texts[1]), 13, GREEDY, DEPTH))
+    alone = fresh.proposer._store.get(2)
+    assert alone is not None
+    torch.testing.assert_close(
+        promoted.states[:, :, : len(promoted)], alone.states[:, :, : len(promoted)]
+    )
+    target.commit(1, 3)
+    again = target.answer(1)
+    if again is not None:
+        expected = scratch_greedy(any_model.reference, target.texts[1], DEPTH)
+        assert again.token_ids == expected
+
+
+def test_long_conversations_of_many_sessions_stay_right(any_model: Pair) -> None:
+    """Whatever is committed, answers and continuations are the model's."""
+    target = Target(any_model.model)
+    for session_id in (1, 2, 3):
+        target.open(session_id, 5 * session_id)
+    num_hits = 0
+    for turn in range(45):
+        session_id = target.random.choice((1, 2, 3))
+        text = target.texts[session_id]
+        ahead = [key for key in target.ahead[session_id] if key[0] > len(text)]
+        outcome = target.random.choice(ahead) if ahead and turn % 4 else None
+        chain = scratch_greedy(any_model.reference, text, DEPTH)
+        token_ids: tuple[int, ...] = (target.random.randrange(VOCAB_SIZE),)
+        if outcome is not None:
+            token_ids = (*chain[: outcome[0] - len(text) - 1], outcome[1])
+        known = target.after(session_id, *token_ids)
+        target.commit(session_id, *token_ids, depth=target.random.randint(1, DEPTH))
+        target.ahead[session_id].clear()
+        answer = target.answer(session_id)
+        num_hits += known is not None and answer is None
+        for proposal in (known, answer):
+            if proposal is not None:
+                depth = len(proposal.token_ids)
+                assert proposal.position == len(target.texts[session_id])
+                assert proposal.token_ids == scratch_greedy(
+                    any_model.reference, target.texts[session_id], depth
+                )
+        target.work(target.random.randint(0, 8))
+    assert num_hits > 5
+
+
+def test_a_continuation_that_is_half_done_is_an_answer(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, 12)
+    target.commit(1, 9)
+    proposal = target.answer(1)
+    assert proposal is not None
+    target.work(2)
+    ahead = target.proposer._ahead
+    branch = next(iter(ahead._followed[1].branches.values()))
+    outcome = (*proposal.token_ids[: branch.num_accepted], branch.added)
+    target.commit(1, *outcome)
+    partial = target.answer(1)
+    assert partial is not None
+    assert partial.token_ids == scratch_greedy(llama_pass.reference, target.texts[1], 2)
+    target.work()
+    assert target.ahead[1]
+
+
+def test_a_step_without_verification_leaves_the_rest_of_the_proposal(llama_pass: Pair) -> None:
+    """A proposal that came too late still extends the request if its first token is right."""
+    target, proposal = in_flight(llama_pass.model)
+    target.commit(1, proposal.token_ids[0])
+    assert target.answer(1) is None
+    target.ahead[1].clear()
+    target.work()
+    for position, added in target.ahead[1]:
+        accepted = proposal.token_ids[1 : position - len(target.texts[1])]
+        text = [*target.texts[1], *accepted, added]
+        found = target.ahead[1][position, added].token_ids
+        assert found == scratch_greedy(llama_pass.reference, text, len(found))
+    assert target.ahead[1]
+
+
+def test_where_answers_come_too_late_outcomes_are_drafted_at_once(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, 12)
+    answers = []
+    for _ in range(40):
+        target.commit(1, target.random.randrange(VOCAB_SIZE))
+        answer = target.answer(1)
+        answers.append(answer)
+        target.work()
+        if answer is not None and answer.token_ids:
+            # The target decodes the token that was proposed: it has not verified it.
+            target.commit(1, answer.token_ids[0], depth=0)
+    assert answers[0] is not None
+    unanswered = [answer is None for answer in answers[-20:]]
+    assert 16 <= sum(unanswered) < 20  # now and then it is tried again
+    target.ahead[1].clear()
+    target.commit(1, 5)
+    target.answer(1)
+    target.work()
+    assert target.ahead[1]
+    for (position, added), proposal in target.ahead[1].items():
+        if position == len(target.texts[1]) + 1:
+            text = [*target.texts[1], added]
+            assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, DEPTH)
+
+
+def test_the_budget_goes_to_the_likeliest_of_all_sessions(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model, fan_out=4)
+    for session_id in (1, 2, 3):
+        target.open(session_id, 8 + session_id)
+        target.commit(session_id, 9)
+    target.proposer.propose([1, 2, 3])
+    target.work()
+    counts = [len(target.ahead[session_id]) for session_id in (1, 2, 3)]
+    assert sum(counts) == 12
+    assert len(set(counts)) > 1
+
+
+def test_sampled_branches_ship_what_they_were_drawn_from(any_model: Pair) -> None:
+    target, proposal = in_flight(any_model.model, SAMPLED)
+    for outcome in outcomes_of(target, proposal):
+        ahead = target.after(1, *outcome)
+        assert ahead is not None
+        assert ahead.distributions is not None
+        text = [*target.texts[1], *outcome]
+        for row, token_id in enumerate(ahead.token_ids):
+            logits = scratch_logits(any_model.reference, text).unsqueeze(0)
+            expected = truncate(logits, BatchSampling.of([SAMPLED], torch.device("cpu")), 8)
+            q = ahead.distributions
+            np.testing.assert_array_equal(q.token_ids[row], expected.token_ids[0])
+            np.testing.assert_allclose(q.probabilities[row], expected.probabilities[0], atol=2e-5)
+            assert token_id in q.token_ids[row][q.probabilities[row] > 0]
+            text.append(token_id)
+
+
+def test_sampled_branches_are_drawn_afresh(llama_pass: Pair) -> None:
+    """One outcome drafted for in many sessions: its first tokens follow the distribution."""
+    target = Target(llama_pass.model, fan_out=8)
+    prompt = (3, 1, 4, 1, 5)
+    drawn: list[Proposal] = []
+    for session_id in range(160):
+        target.ahead[session_id] = {}
+        target.proposer.open(OpenSession(session_id, prompt, 5, SAMPLED, 2))
+        target.proposer.commit(Commit(session_id, 5, (9,), 2, 0))
+        target.proposer.propose([session_id])
+        target.work()
+        drawn += target.ahead[session_id].values()
+        target.proposer.close(session_id)
+    keys = [(p.position, p.last_token_id) for p in drawn if p.position == 7]
+    commonest = max(set(keys), key=keys.count)
+    same = [p for p in drawn if (p.position, p.last_token_id) == commonest]
+    q = same[0].distributions
+    assert q is not None
+    support = q.probabilities[0] > 0
+    counts = [sum(p.token_ids[0] == i for p in same) for i in q.token_ids[0][support]]
+    expected = q.probabilities[0][support].astype(float)
+    assert len(same) > 60
+    assert chisquare(counts, expected * len(same) / expected.sum()).pvalue > 1e-4
+
+
+def test_branches_give_way_to_sessions(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model, max_tokens=160)
+    target.open(1, 40)
+    target.commit(1, 9)
+    target.answer(1)
+    target.work()
+    assert len(target.ahead[1]) > 2
+    target.open(2, 75)
+    assert target.proposer.take_evicted() == []
+    target.commit(2, 9)
+    answer = target.answer(2)
+    assert answer is not None
+    assert answer.token_ids == scratch_greedy(llama_pass.reference, target.texts[2], DEPTH)
+
+
+def test_a_pass_copies_no_more_than_the_sessions_may_hold(
+    any_model: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(any_model.model, max_tokens=320)
+    sizes = []
+    make_cache = any_model.model.make_cache
+
+    def measured(rows: Sequence[CachedRow]) -> AttentionCache:
+        sizes.append(len(rows) * (max(row.stop for row in rows) + 1))
+        return make_cache(rows)
+
+    target.open(1, 60)
+    target.commit(1, 9)
+    target.answer(1)
+    monkeypatch.setattr(any_model.model, "make_cache", measured)
+    target.work()
+    assert target.ahead[1]
+    assert not any_model.model.copies_rows or max(sizes) <= 320
+
+
+def test_nothing_is_kept_for_sessions_that_go(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    free = target.proposer._pool._num_free
+    for turn in range(6):
+        target.open(1, 20)
+        target.commit(1, 9)
+        target.answer(1)
+        target.work(turn)
+        if turn % 2:
+            target.commit(1, 4, depth=turn % 3)
+    target.proposer.close(1)
+    assert target.proposer._pool._num_free == free
+    assert not target.proposer.work()
+
+
+def test_a_session_without_room_ahead_is_answered_all_the_same(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, MAX_POSITIONS - 2)
+    for token_id in (1, 2, 3):
+        target.commit(1, token_id)
+        answer = target.answer(1)
+        target.work()
+        assert answer is not None
+        text = target.texts[1]
+        depth = max(0, MAX_POSITIONS - len(text) + 1)
+        assert answer.token_ids == scratch_greedy(llama_pass.reference, text, min(DEPTH, depth))
+
+
+def test_nothing_is_drafted_ahead_without_a_fan_out(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model, fan_out=0)
+    target.open(1, 12)
+    target.commit(1, 9)
+    assert target.answer(1) is not None
+    assert not target.proposer.work()
+    assert target.proposer.take_ahead() == []
+
+
+def test_outcomes_that_others_prepare_for_are_left_out(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, 12)
+    target.commit(1, 9)
+    target.answer(1)
+    likeliest = Target(llama_pass.model)
+    likeliest.open(1, 12)
+    likeliest.commit(1, 9)
+    likeliest.answer(1)
+    likeliest.work()
+    taken = set(list(likeliest.ahead[1])[:3])
+    target.proposer.leave_out(1, taken)
+    target.work()
+    assert len(target.ahead[1]) == 14
+    assert not taken & target.ahead[1].keys()
+
+
+def test_switched_on_only_with_a_fan_out(llama_pass: Pair) -> None:
+    generator = torch.Generator()
+    pool = Target(llama_pass.model).proposer._pool
+    assert DraftAhead(llama_pass.model, pool, 1, 8, generator).is_on
+    assert not DraftAhead(llama_pass.model, pool, 0, 8, generator).is_on
+
+
+def test_a_session_whose_every_token_is_computed_is_prepared_for(llama_pass: Pair) -> None:
+    """Each proposal of one token comes too late, and the target adds that very token."""
+    target = Target(llama_pass.model)
+    target.open(1, 12)
+    token_id, num_ahead = 9, 0
+    for _ in range(20):
+        target.ahead[1].clear()
+        target.commit(1, token_id, depth=1)
+        answer = target.answer(1)
+        target.work()
+        (token_id,) = scratch_greedy(llama_pass.reference, target.texts[1], 1)
+        ahead = target.after(1, token_id)
+        if answer is None and ahead is not None:  # else it is what the target has already
+            num_ahead += 1
+            text = [*target.texts[1], token_id]
+            assert ahead.token_ids == scratch_greedy(llama_pass.reference, text, 1)
+    assert num_ahead > 3
+
+
+@pytest.mark.parametrize("most", [0, 3, 99])
+def test_the_fan_out_may_be_limited_while_it_runs(llama_pass: Pair, most: int) -> None:
+    target = Target(llama_pass.model, fan_out=8)
+    target.proposer.limit_fan_out(most)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    assert target.answer(1) is not None
+    target.work()
+    assert len(target.ahead.get(1, ())) == min(most, 8)
+
+    target.proposer.limit_fan_out(8)
+    target.ahead[1].clear()
+    target.commit(1, 9)
+    target.answer(1)
+    target.work()
+    assert len(target.ahead[1]) == 8

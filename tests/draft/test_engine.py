@@ -1,0 +1,128 @@
+"""The engine's turns, in the test's own thread."""
+
+from collections.abc import Sequence
+
+from specray.control.batch_cost import BatchCost
+from specray.draft.engine import DraftEngine
+from specray.draft.inbox import Arrival, Inbox
+from specray.observability.journal import Journal
+from specray.types import (
+    Commit,
+    OpenSession,
+    Proposal,
+    ProposalFrame,
+    SamplingSettings,
+    SessionFrame,
+)
+
+PROMPT = (1, 2, 3)
+MODEST = 1000  # the router's id of the modest tenant's one session
+
+
+class DivisibleBy4(BatchCost):
+    @property
+    def divisible_size(self) -> int:
+        return 4
+
+
+class Router:
+    """Commits again as soon as it is answered, until there have been enough batches."""
+
+    name = "router"
+
+    def __init__(self, num_batches: int) -> None:
+        self.inbox = Inbox(10_000)
+        self.batches: list[tuple[int, ...]] = []
+        self._num_batches = num_batches
+
+    def send(self, frame: ProposalFrame) -> None:
+        self.batches.append(tuple(p.session_id for p in frame.proposals))
+        if len(self.batches) == self._num_batches:
+            self.inbox.close()
+        for proposal in frame.proposals:
+            self.put(Commit(proposal.session_id, proposal.position, (7,), 2, 0))
+
+    def put(self, *items: OpenSession | Commit) -> None:
+        opens = tuple(item for item in items if isinstance(item, OpenSession))
+        commits = tuple(item for item in items if isinstance(item, Commit))
+        self.inbox.put(Arrival(self, SessionFrame(opens, commits), 0))
+
+
+class Proposer:
+    """Proposes what is asked for; notes in which order sessions were opened."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[int, int] = {}
+        self.opened: list[int] = []  # lengths of their prompts
+
+    def open(self, session: OpenSession) -> None:
+        self.opened.append(len(session.token_ids))
+        self.lengths[session.session_id] = len(session.token_ids)
+
+    def commit(self, commit: Commit) -> None:
+        self.lengths[commit.session_id] += len(commit.token_ids)
+
+    def close(self, session_id: int) -> None:
+        del self.lengths[session_id]
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return [Proposal(i, self.lengths[i], 7, (8, 9), "model") for i in session_ids]
+
+    def work(self) -> bool:
+        return False
+
+    def take_evicted(self) -> list[int]:
+        return []
+
+
+def opened(session_id: int, tenant: str, prompt: tuple[int, ...] = PROMPT) -> OpenSession:
+    sampling = SamplingSettings()
+    return OpenSession(session_id, prompt, len(prompt), sampling, depth=2, tenant=tenant)
+
+
+def run(sessions: Sequence[OpenSession], num_batches: int, **weights: float) -> Router:
+    """All sessions are open before the first commit comes."""
+    router, proposer = Router(num_batches), Proposer()
+    engine = DraftEngine(
+        proposer, router.inbox, Journal("test"), weights=weights, cost=DivisibleBy4()
+    )
+    for session in sessions:  # each opening is a turn
+        engine._turn([Arrival(router, SessionFrame((session,)), 0)])
+    router.put(*(Commit(s.session_id, len(s.token_ids), (7,), 2, 0) for s in sessions))
+    engine.run()
+    return router
+
+
+def test_a_greedy_tenant_does_not_starve_a_modest_one() -> None:
+    greedy = [opened(i, "greedy") for i in range(60)]
+    router = run([*greedy, opened(MODEST, "modest")], num_batches=100)
+
+    assert all(len(batch) == 4 for batch in router.batches)
+    assert all(MODEST in batch for batch in router.batches)
+    assert {i for batch in router.batches for i in batch} == {*range(60), MODEST}
+
+
+def test_tenants_with_many_sessions_are_served_by_weight() -> None:
+    sessions = [opened(i, "ab"[i % 2]) for i in range(80)]
+    router = run(sessions, num_batches=200, b=3.0)
+    served = [i % 2 for batch in router.batches for i in batch]
+
+    assert 0.72 < sum(served) / len(served) < 0.78
+
+
+def test_one_tenants_batch_is_not_divided() -> None:
+    router = run([opened(i, "only") for i in range(30)], num_batches=10)
+
+    assert [len(batch) for batch in router.batches] == [30] * 10
+
+
+def test_prefills_are_fair_too() -> None:
+    router, proposer = Router(1), Proposer()
+    engine = DraftEngine(proposer, router.inbox, Journal("test"))
+    long = [opened(i, "greedy", (5,) * 50) for i in range(10)]
+    router.put(*long, opened(MODEST, "modest"))
+    router.put(Commit(9, 50, (7,), 2, 0))  # of the last one: once it is answered, all are open
+    engine.run()
+
+    assert len(proposer.opened) == 11
+    assert len(PROMPT) in proposer.opened[:2]
