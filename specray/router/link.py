@@ -1,8 +1,8 @@
-"""A stream to one replica that is opened again whenever it breaks."""
+"""Streams to replicas that are opened again whenever they break."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -90,3 +90,40 @@ class Link(Generic[In, Out]):
             self._stream = None
             self._events.down(self.address)
             await stream.close()
+
+
+class Links(Generic[In, Out]):
+    """A link to each replica of a role that is listed. Lives on the running loop."""
+
+    def __init__(
+        self, connect: Callable[[str], Awaitable[Stream[In, Out]]], events: LinkEvents[In]
+    ) -> None:
+        self._connect = connect
+        self._events = events
+        self._links: dict[str, Link[In, Out]] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # asyncio itself keeps weak references only
+
+    def update(self, addresses: frozenset[str]) -> None:
+        """Open links to the addresses that are new, close those to addresses that have gone."""
+        for address in self._links.keys() - addresses:
+            closing = asyncio.ensure_future(self._links.pop(address).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        for address in addresses - self._links.keys():
+            self._links[address] = Link(address, self._connect, self._events)
+
+    def send(self, frames: Mapping[str, Out]) -> None:
+        """Send a frame to each of these addresses, as far as they are listed."""
+        for address, frame in frames.items():
+            if address in self._links:
+                self._links[address].send(frame)
+
+    def restart(self, address: str) -> None:
+        """Drop the stream to an address and connect again; one that is closing does already."""
+        if address in self._links:
+            self._links[address].restart()
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """The addresses whose streams are up, sorted."""
+        return tuple(sorted(address for address, link in self._links.items() if link.is_up))

@@ -1,16 +1,18 @@
 """Which draft holds which target's session. Pure bookkeeping: frames in, frames to send out."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal, get_args
+from typing import get_args
+from zlib import crc32
 
 from specray.router.mail import ProposalMail, SessionMail
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame
+from specray.wire.stats import Reason
 
-Reason = Literal["draft_died", "draft_stalled", "draft_evicted", "no_draft"]
-"""Why a session went on without its draft; a label of the metrics."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -19,7 +21,13 @@ class _Session:
     target_id: int  # the id that the target knows
     relay_id: int  # the id that the draft knows; never used twice
     draft: str
+    request_id: str
     commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal
+
+    @property
+    def names(self) -> dict[str, str | int]:
+        """What log lines call it."""
+        return {"request_id": self.request_id, "session_id": self.relay_id}
 
 
 @dataclass(slots=True)
@@ -29,10 +37,15 @@ class _Draft:
 
 
 class SessionTable:
-    """The sessions of one router. Memory is bounded by the sessions that targets have open."""
+    """The sessions of one switch. Memory is bounded by the sessions that targets have open."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
+        """Takes a clock, in seconds, and the switch's name, by which ties are broken.
+
+        So that switches which share drafts do not all begin with the same one.
+        """
         self._clock = clock
+        self._name = name
         self._relay_ids = count(1)
         self._drafts: dict[str, _Draft] = {}
         self._targets: dict[str, dict[int, _Session]] = {}  # target -> target_id -> session
@@ -95,6 +108,7 @@ class SessionTable:
         state = self._drafts.pop(draft, _Draft())
         for session in state.sessions.values():
             self.fallbacks[reason] += 1
+            _log.info("Lost its draft %s: %s", draft, reason, extra=session.names)
             del self._targets[session.target][session.target_id]
             mail.lose(session.target, session.target_id)
         if reason == "draft_stalled":
@@ -130,7 +144,9 @@ class SessionTable:
             self.fallbacks["no_draft"] += 1
             self._homeless.setdefault(target, set()).add(opened.session_id)
             return
-        session = _Session(target, opened.session_id, next(self._relay_ids), draft)
+        relay_id = next(self._relay_ids)
+        session = _Session(target, opened.session_id, relay_id, draft, opened.request_id)
+        _log.debug("Opened on draft %s", draft, extra=session.names)
         self._targets.setdefault(target, {})[opened.session_id] = session
         self._drafts[draft].sessions[session.relay_id] = session
         mail.open(draft, replace(opened, session_id=session.relay_id))
@@ -157,11 +173,12 @@ class SessionTable:
     def _pick(self) -> str | None:
         return min(self._drafts, key=self._burden, default=None)
 
-    def _burden(self, address: str) -> tuple[bool, int, int, str]:
+    def _burden(self, address: str) -> tuple[bool, int, int, int, str]:
         draft = self._drafts[address]
         # A draft that stalled gets one session to prove itself, not all new ones.
         is_on_trial = address in self._suspects and bool(draft.sessions)
-        return is_on_trial, len(draft.sessions), len(draft.owing), address
+        rank = crc32(f"{self._name} {address}".encode()) if self._name else 0
+        return is_on_trial, len(draft.sessions), len(draft.owing), rank, address
 
     def _settle(self, draft: _Draft, session: _Session, proposal: Proposal) -> None:
         if draft.owing.pop(session.relay_id, None) is None:
@@ -171,6 +188,7 @@ class SessionTable:
 
     def _lose(self, session: _Session, reason: Reason, mail: ProposalMail) -> None:
         self.fallbacks[reason] += 1
+        _log.info("Lost its draft %s: %s", session.draft, reason, extra=session.names)
         self._detach(session)
         del self._targets[session.target][session.target_id]
         mail.lose(session.target, session.target_id)

@@ -1,6 +1,7 @@
 """The target role: plug-ins that let vLLM verify proposals which arrive from outside.
 
-`scheduler` puts proposals into vLLM's steps and emits commits, `worker` hands their
-distributions to vLLM's rejection sampler, `buffer` keeps what has arrived, `service` is the
-stream to the routers. Everything here runs in vLLM's own processes and threads.
+`scheduler` puts proposals into vLLM's steps and emits commits, `speculation` chooses them and
+learns, `worker` hands their distributions to vLLM's rejection sampler, `buffer` keeps what has
+arrived, `service` is the stream to the routers and `direct` those to drafts. Everything here runs
+in vLLM's own processes and threads.
 """

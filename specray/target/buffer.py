@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from specray.config import MAX_SUPPORT
 from specray.types import Proposal, TruncatedDistributions
 
-_MAX_OUTCOMES_PER_TOKEN = 8  # continuations held for each number of accepted tokens
+_MAX_OUTCOMES_PER_TOKEN = 12  # continuations held for each number of accepted tokens
 _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
@@ -20,7 +20,7 @@ class Offer(Enum):
     """What became of a proposal on arrival."""
 
     KEPT = "kept"
-    LATE = "late"  # extends a length that the request has already passed
+    LATE = "late"  # extends a length that the request has already passed; its rest may be kept
     STALE = "stale"  # extends something the request is not, or nothing known
     INVALID = "invalid"  # can't have come from a working draft
 
@@ -37,7 +37,9 @@ class _Session:
     router: str
     position: int
     last_token_id: int
+    recent: tuple[int, ...]  # the request's latest tokens, as far as a proposal may overlap them
     previous_position: int = -1
+    answered_position: int = -1  # tokens were proposed there, in time or late
     covered_position: int = -2  # the outcomes of a verification there have arrived
     is_alive: bool = False
     arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
@@ -47,6 +49,28 @@ class _Session:
         if position in (self.position, self.previous_position):
             self.covered_position = max(self.covered_position, position)
 
+    def rest_of(self, proposal: Proposal) -> Proposal | None:
+        """What a proposal says beyond the tokens that have been added since, if it agrees."""
+        num_added = self.position - proposal.position
+        if not 0 < num_added < len(proposal.token_ids) or not self.was_at(proposal):
+            return None
+        if self.recent[-num_added:] != proposal.token_ids[:num_added]:
+            return None
+        return replace(
+            proposal,
+            position=self.position,
+            last_token_id=self.last_token_id,
+            token_ids=proposal.token_ids[num_added:],
+            distributions=proposal.distributions and proposal.distributions.rest(num_added),
+            confidences=proposal.confidences[num_added:],
+            covers_outcomes=False,
+        )
+
+    def was_at(self, proposal: Proposal) -> bool:
+        """Whether the proposal extends what the request is, or was a few tokens ago."""
+        start = len(self.recent) - 1 - (self.position - proposal.position)
+        return 0 <= start < len(self.recent) and self.recent[start] == proposal.last_token_id
+
 
 class ProposalBuffer:
     """Thread-safe: streams offer, the scheduler takes and may wait.
@@ -54,13 +78,17 @@ class ProposalBuffer:
     A proposal is looked up by session, length and last token, so whatever is late, repeated or
     meant for another branch is never found, and only the router that a session came through may
     propose for it. Memory is bounded by the open sessions and the depth.
+
+    A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
+    exact: given the tokens before it, the rest was drawn from what it ships, and no verification
+    has seen it.
     """
 
     def __init__(
         self, vocab_size: int, max_depth: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.vocab_size = vocab_size
-        self._max_depth = max_depth
+        self.max_depth = max_depth  # tokens of a proposal that the engine has room for
         self._max_per_session = _MAX_OUTCOMES_PER_TOKEN * (max_depth + 1) + 1
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
@@ -69,10 +97,19 @@ class ProposalBuffer:
     def open(self, session_id: int, router: str, position: int, last_token_id: int) -> None:
         """Begin to accept a router's proposals for a session."""
         with self._changed:
-            self._sessions[session_id] = _Session(router, position, last_token_id)
+            self._sessions[session_id] = _Session(router, position, last_token_id, (last_token_id,))
 
-    def advance(self, session_id: int, position: int, last_token_id: int) -> None:
-        """Follow a session to a new length; unknown ones are ignored."""
+    def advance(
+        self, session_id: int, position: int, last_token_id: int, added: Sequence[int] = ()
+    ) -> None:
+        """Follow a session to a new length; unknown ones are ignored.
+
+        Args:
+            session_id: who has grown.
+            position: its length.
+            last_token_id: its last token.
+            added: its tokens since the call before; without, nothing overtaken is of use.
+        """
         with self._changed:
             session = self._sessions.get(session_id)
             if session is None:
@@ -80,9 +117,14 @@ class ProposalBuffer:
             if position != session.position:
                 session.previous_position = session.position
             session.position, session.last_token_id = position, last_token_id
-            session.arrivals = {
-                key: kept for key, kept in session.arrivals.items() if key[0] >= position
-            }
+            recent = (*session.recent, *added) if added else (last_token_id,)
+            session.recent = recent[-self.max_depth - 2 :]
+            arrivals, session.arrivals = session.arrivals, {}
+            for key, arrival in arrivals.items():
+                if key[0] >= position:
+                    session.arrivals[key] = arrival
+            for arrival in arrivals.values():
+                self._keep_rest(session, arrival.proposal, arrival.at)
 
     def close(self, session_id: int) -> None:
         """Forget a session; unknown ones are ignored."""
@@ -97,17 +139,21 @@ class ProposalBuffer:
 
     def offer(self, proposal: Proposal, router: str) -> Offer:
         """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""
-        is_valid = self._is_valid(proposal)  # outside the lock: the engine's thread waits for it
+        is_valid = self.is_valid(proposal)  # outside the lock: the engine's thread waits for it
         with self._changed:
             session = self._sessions.get(proposal.session_id)
             if session is None or session.router != router:
                 return Offer.STALE
             verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
             session.is_alive |= is_valid
+            if is_valid and proposal.token_ids and session.was_at(proposal):
+                session.answered_position = max(session.answered_position, proposal.position)
             if is_valid and proposal.covers_outcomes:
                 session.note_coverage(proposal.position)
             if verdict is Offer.KEPT:
                 self._keep(session, proposal)
+                self._changed.notify_all()
+            elif verdict is Offer.LATE and self._keep_rest(session, proposal, self._clock()):
                 self._changed.notify_all()
             return verdict
 
@@ -146,6 +192,12 @@ class ProposalBuffer:
             session = self._sessions.get(session_id)
             return session is None or session.covered_position == session.previous_position
 
+    def was_answered(self, session_id: int, position: int) -> bool:
+        """Whether tokens came, however late, to extend the session as it was at a length."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            return session is not None and session.answered_position >= position
+
     def take_sign_of_life(self, session_id: int) -> bool:
         """Whether any sound proposal, late or not, came for the session since the last call."""
         with self._changed:
@@ -174,7 +226,7 @@ class ProposalBuffer:
     def _judge(self, session: _Session, proposal: Proposal) -> Offer:
         if proposal.position < session.position:
             return Offer.LATE
-        if proposal.position > session.position + self._max_depth + 1:
+        if proposal.position > session.position + self.max_depth + 1:
             return Offer.STALE  # beyond every outcome of the step that may be running
         is_current = proposal.position == session.position
         if is_current and proposal.last_token_id != session.last_token_id:
@@ -183,17 +235,34 @@ class ProposalBuffer:
 
     def _keep(self, session: _Session, proposal: Proposal) -> None:
         key = (proposal.position, proposal.last_token_id)
+        if not proposal.token_ids and key in session.arrivals:
+            return  # nothing takes nobody's place
         session.arrivals.pop(key, None)  # a newer one is not the oldest
         session.arrivals[key] = Arrival(proposal, self._clock())
         if len(session.arrivals) > self._max_per_session:
             current = (session.position, session.last_token_id)
             del session.arrivals[next(k for k in session.arrivals if k != current)]
 
-    def _is_valid(self, proposal: Proposal) -> bool:
-        if len(proposal.token_ids) > self._max_depth:
+    def _keep_rest(self, session: _Session, proposal: Proposal, at: float) -> bool:
+        """Keeps what is left of an overtaken proposal, unless a whole one is there."""
+        rest = session.rest_of(proposal)
+        if rest is None:
+            return False
+        key = (rest.position, rest.last_token_id)
+        there = session.arrivals.get(key)
+        if there is not None and there.proposal.token_ids:
+            return False
+        session.arrivals[key] = Arrival(rest, at)
+        return True
+
+    def is_valid(self, proposal: Proposal) -> bool:
+        """Whether the engine can verify it, wherever it comes from."""
+        if len(proposal.token_ids) > self.max_depth:
             return False  # nobody asks for so many; vLLM's buffers have no room for them
         if any(not 0 <= token < self.vocab_size for token in proposal.token_ids):
             return False
+        if any(not 0 <= confidence <= 1 for confidence in proposal.confidences):
+            return False  # nor is not-a-number within
         if proposal.distributions is None:
             return True
         return _are_distributions(

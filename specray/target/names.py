@@ -10,5 +10,14 @@ CONFIG_KEY = "specray"
 ROUTER_ARG = "specray_router"
 """Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""
 
+REQUEST_ARG = "specray_request_id"
+"""Key of `vllm_xargs` in which a router passes on the request's id, for logs and traces."""
+
+TRACE_ARG = "specray_traceparent"
+"""Key of `vllm_xargs` in which a router passes on its span."""
+
+TENANT_ARG = "specray_tenant"
+"""Key of `vllm_xargs` in which a router says whom a request is for."""
+
 DEPTH_ARG = "num_speculative_tokens"
 """Key of `vllm_xargs` in which a request caps its own depth."""

@@ -7,6 +7,10 @@ from specray.control.latency import LatencyEstimate
 from specray.target.session import Session
 
 _PATIENT_MISSES = 2  # in a row; nobody waits for a session any longer until it answers
+_GAIN = 0.05  # of each commit, in how many are missed and how long is waited for those
+_UNDECIDED, _HARDLY_A_HIT = 0.75, 0.9  # rates of misses: to begin with, and too high to count on
+_MOSTLY = 0.6  # of commits missed, at most, where drafts are said to work ahead
+_FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
 
@@ -14,15 +18,36 @@ class Patience:
     """Learns from waits how long a proposal takes, and which sessions and routers are silent.
 
     Only a wait in vain is held against anyone: no step allows for drafting. And only proposals
-    that are awaited are timed: a running step keeps its process from taking them in.
+    that are awaited are timed: a running step keeps its process from taking them in. Proposals
+    that were there before their commit are counted, but say nothing of how long others take.
     """
 
     def __init__(self) -> None:
-        self._latency = LatencyEstimate()
+        self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
+        self._miss_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
+        self._refusal_rate = 0.0  # of the misses, how many were not worth a wait
+        self._num_refusals = 0  # since the latest wait or trial
+        self._trial_pause = _FIRST_TRIAL
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
 
     def expected_wait_s(self, max_wait_s: float) -> float:
-        """From a commit to its proposal; infinite when no step waits for so long."""
+        """How long a commit's proposal holds its step back, on average; infinite: it can't pay.
+
+        Nothing where it was drafted ahead, and nothing where a step goes on without it.
+        """
+        answer_s = self.answer_s(max_wait_s)
+        if self._miss_rate > _HARDLY_A_HIT:
+            return answer_s
+        waited_s = answer_s if math.isfinite(answer_s) else 0.0
+        return self._miss_rate * (1 - self._refusal_rate) * waited_s
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether proposals are mostly there before their commits."""
+        return self._miss_rate < _MOSTLY
+
+    def answer_s(self, max_wait_s: float) -> float:
+        """From a commit to its answer; infinite when no step waits for so long."""
         mean_s = self._latency.mean_s or 0.0
         return mean_s if mean_s <= max_wait_s else math.inf
 
@@ -44,12 +69,39 @@ class Patience:
 
     def observe_answer(self, session: Session, arrived: float) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead."""
-        self._latency.observe(max(0.0, arrived - session.committed_at))
+        is_miss = arrived > session.committed_at
+        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
+        if is_miss:
+            self._latency.observe(arrived - session.committed_at)
+
+    def observe_miss(self) -> None:
+        """A step begins without a proposal that is due."""
+        self._miss_rate += _GAIN * (1 - self._miss_rate)
+
+    def give_a_chance(self, max_wait_s: float) -> None:
+        """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
+        if math.isinf(self.answer_s(max_wait_s)):
+            self._miss_rate = min(self._miss_rate, _UNDECIDED)
+
+    def is_time_to_try(self) -> bool:
+        """Whether to wait though it doesn't seem worth it, to learn how long answers take now."""
+        if self._num_refusals < self._trial_pause:
+            return False
+        self._num_refusals, self._trial_pause = 0, min(2 * self._trial_pause, _LAST_TRIAL)
+        return True
+
+    def observe_refusal(self) -> None:
+        """A step goes on without what it might have waited for."""
+        self._num_refusals += 1
+        self._refusal_rate += _GAIN * (1 - self._refusal_rate)
 
     def observe_wait(
         self, awaited: Sequence[Session], silent: Sequence[Session], deadline: float
     ) -> None:
         """A wait has ended, in vain for the silent among the awaited."""
+        self._refusal_rate -= _GAIN * self._refusal_rate
+        if not silent:
+            self._num_refusals, self._trial_pause = 0, _FIRST_TRIAL
         if silent:  # their proposals take longer than the wait; assume twice as long
             self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
         for session in silent:

@@ -10,6 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from specray.config import EngineWatchConfig
 from specray.errors import StartupError
 
 
@@ -27,16 +28,30 @@ def folder() -> Path:
     return path
 
 
-def offer_host(host: str) -> None:
-    """In the replica, before the engine starts: the address its stream server may listen on."""
+def offer_host(host: str, watch: EngineWatchConfig | None = None) -> None:
+    """In the replica, before the engine starts.
+
+    Args:
+        host: the address its stream server may listen on.
+        watch: what it is to write down about its requests.
+    """
     _file(os.getpid(), "address").unlink(missing_ok=True)  # of a dead process with our pid
     _write(_file(os.getpid(), "host"), host)
+    _write(_file(os.getpid(), "watch"), (watch or EngineWatchConfig()).model_dump_json())
 
 
 def read_host() -> str:
     """In the engine core: the host to listen on; the loopback address if nobody chose."""
     path = _file(os.getppid(), "host")
     return path.read_text() if path.exists() else "127.0.0.1"
+
+
+def read_watch() -> EngineWatchConfig:
+    """In the engine core: what to write down; nothing if nobody asked."""
+    path = _file(os.getppid(), "watch")
+    if not path.exists():
+        return EngineWatchConfig()
+    return EngineWatchConfig.model_validate_json(path.read_text())
 
 
 def publish_address(address: str) -> None:
@@ -55,7 +70,8 @@ def take_address() -> str:
         raise StartupError("the target's engine started but published no stream address")
     address = path.read_text()
     path.unlink()
-    _file(os.getpid(), "host").unlink(missing_ok=True)
+    for what in ("host", "watch"):
+        _file(os.getpid(), what).unlink(missing_ok=True)
     return address
 
 

@@ -1,14 +1,24 @@
 """What a vLLM request means for speculation."""
 
+from typing import NamedTuple
+
 from vllm.sampling_params import SamplingParams, SamplingType
 from vllm.v1.request import Request
 
 from specray.config import MAX_DEPTH
-from specray.target.names import DEPTH_ARG, ROUTER_ARG
+from specray.observability.logs import printable
+from specray.target.names import DEPTH_ARG, REQUEST_ARG, ROUTER_ARG, TENANT_ARG, TRACE_ARG
 from specray.target.session import Session
 from specray.types import SamplingSettings
 
 _MAX_TOP_K = 2**31 - 1  # beyond every vocabulary, and within the protocol's field
+
+
+class Names(NamedTuple):
+    """What logs and traces call a request."""
+
+    request_id: str
+    traceparent: str  # of the router's span
 
 
 def session(request: Request, session_id: int, max_model_len: int) -> Session | None:
@@ -32,7 +42,16 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         min(max_depth, MAX_DEPTH),  # whatever a client asks for: it must fit the protocol's field
         _sampling_settings(params),
         uses_distributions=not request.use_structured_output,
+        request_id=names(request).request_id,
+        tenant=printable(args.get(TENANT_ARG)),
     )
+
+
+def names(request: Request) -> Names:
+    """How the router calls the request; empty where it did not say."""
+    params = request.sampling_params
+    args = (params.extra_args if params is not None else None) or {}
+    return Names(printable(args.get(REQUEST_ARG)), printable(args.get(TRACE_ARG)))
 
 
 def _needs_depth_0(params: SamplingParams) -> bool:

@@ -6,8 +6,12 @@ runner with synchronous scheduling.
 """
 
 import itertools
+import os
+import socket
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.config import VllmConfig
@@ -17,16 +21,24 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from specray.config import TargetPluginConfig
+from specray.config import EngineWatchConfig, TargetPluginConfig
+from specray.control.planner import Planner, Surroundings
+from specray.control.roofline import StepLoad
+from specray.control.step_time_file import StepTimeFile
 from specray.errors import StartupError
-from specray.target import rendezvous, requests, threads
+from specray.observability import logs
+from specray.observability.journal import Journal, open_journal
+from specray.target import hardware, rendezvous, requests, threads
 from specray.target.buffer import ProposalBuffer
+from specray.target.direct import DirectPath
+from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
-from specray.target.service import RouterStreams
+from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
 from specray.target.worker import DISTRIBUTIONS
 from specray.types import Proposal
 from specray.wire.server import serve_target
+from specray.wire.timeline import open_timeline
 
 _SWITCH_INTERVAL_S = 0.0005
 
@@ -36,6 +48,7 @@ class _Step(NamedTuple):
 
     started: float
     proposals: dict[str, Proposal]  # by vLLM's request id
+    load: StepLoad
     is_decode_only: bool
 
 
@@ -58,13 +71,23 @@ class SpeculativeScheduler(Scheduler):
         self._trusts_distributions = config.trust_draft_distributions
         vocab_size = vllm_config.model_config.get_vocab_size()
         self._num_spec_tokens: int = config.max_depth
+        self._journal = _open_journal(rendezvous.read_watch())
         buffer = ProposalBuffer(vocab_size, config.max_depth)
-        self._streams = RouterStreams(buffer, config.policy)
-        self._speculation = Speculation(buffer, self._streams)
-        self._streams.report_stats_of(self._speculation)
+        self._timeline = open_timeline(config.timeline, "target")
+        self._streams = RouterStreams(
+            buffer, config.policy, timeline=self._timeline, direct=_direct_path(config)
+        )
+        roofline = hardware.find_roofline(vllm_config, config.hardware)
+        self._planner = Planner(config.policy.depth_rule, roofline=roofline)
+        self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, roofline))
+        self._step_times.load(self._planner.step_time)
+        self._speculation = Speculation(buffer, self._streams, planner=self._planner)
+        self._load_meter = LoadMeter(self._speculation, self._queues)
+        self._streams.report_stats_of(self._load_meter)
         self._session_ids: dict[str, int] = {}
         self._next_session_id = itertools.count(1)
-        self._step = _Step(0.0, {}, is_decode_only=False)
+        self._step = _Step(0.0, {}, StepLoad(0, 0, 0), is_decode_only=False)
+        self._verified_at: float | None = None  # when the latest step's tokens were known
         # Streams must not wait for the engine's thread: 5 ms by default, a good part of a step.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._is_queue_stuck = False  # for want of a place or of memory; it waits no longer by us
@@ -77,9 +100,12 @@ class SpeculativeScheduler(Scheduler):
         super().add_request(request)
         if request.request_id in self._session_ids:
             return  # more input for a request that streams its prompt
+        self._load_meter.observe_arrival(request.request_id)
+        traceparent = self._begin(request)
         session_id = next(self._next_session_id)
         session = requests.session(request, session_id, self.max_model_len)
         if session is not None:
+            session.traceparent = traceparent
             session.uses_distributions &= self._trusts_distributions
             self._session_ids[request.request_id] = session_id
             self._speculation.open(session)
@@ -104,28 +130,43 @@ class SpeculativeScheduler(Scheduler):
         }
         setattr(output, DISTRIBUTIONS, distributions)
         self._is_queue_stuck = bool(self.waiting) and not _has_admitted(output)
-        self._step = _Step(time.monotonic(), verified, _is_decode_only(output))
+        load, is_decode_only = self._load(output), _is_decode_only(output)
+        self._step = _Step(time.monotonic(), verified, load, is_decode_only)
+        self._observe_turnaround()
         return output
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Book a finished step and send its commits."""
-        step_s = time.monotonic() - self._step.started
+        self._verified_at = time.monotonic()
+        step_s = self._verified_at - self._step.started
+        if self._timeline.is_on:
+            scheduled = scheduler_output.scheduled_spec_decode_tokens
+            depths = [len(scheduled.get(r, ())) for r in scheduler_output.num_scheduled_tokens]
+            sources = sorted({proposal.source for proposal in self._step.proposals.values()})
+            self._timeline.span("verify", self._step.started, depths=depths, sources=sources)
         ran = [
             self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests
         ]
         lengths = {request.request_id: request.num_tokens for request in ran}
         session_ids = {r: i for r in lengths if (i := self._session_ids.get(r)) is not None}
         self._observe_verifications(scheduler_output, model_runner_output)
+        starting = self._note_step(ran)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         grown = [r for r in ran if r.num_tokens > lengths[r.request_id]]
+        for request_id in starting.intersection(r.request_id for r in grown):
+            self._journal.enter(request_id, "decode")
+        num_committed = sum(r.num_tokens - lengths[r.request_id] for r in grown)
+        self._load_meter.observe_step([r.request_id for r in grown], num_committed)
         self._speculation.observe_step(
-            scheduler_output.total_num_scheduled_tokens,
+            self._step.load,
             len(grown),
-            sum(request.num_tokens - lengths[request.request_id] for request in grown),
-            step_s if self._step.is_decode_only else None,
+            num_committed,
+            step_s,
+            is_decode_only=self._step.is_decode_only,
         )
+        self._step_times.note_step(self._planner.step_time)
         committed = {
             session_ids[r.request_id]: lengths[r.request_id]
             for r in grown
@@ -143,13 +184,40 @@ class SpeculativeScheduler(Scheduler):
     def shutdown(self) -> None:
         """Close the streams, then what vLLM holds."""
         self._server.stop(0.0)
+        self._journal.close()
+        self._step_times.save(self._planner.step_time)
         super().shutdown()
 
+    def _begin(self, request: Request) -> str:
+        """Begin its entry in the journal; returns the span that its draft's is part of."""
+        names = requests.names(request)
+        traceparent = self._journal.begin(request.request_id, *names)
+        self._journal.add(request.request_id, prompt_tokens=request.num_prompt_tokens)
+        self._journal.enter(request.request_id, "prefill")
+        return traceparent
+
+    def _note_step(self, ran: Sequence[Request]) -> set[str]:
+        """Count the step for each request; returns those that have no token of their answer yet."""
+        if not self._journal.is_on:
+            return set()
+        for request in ran:
+            self._journal.add(request.request_id, steps=1)
+        return {request.request_id for request in ran if request.num_output_tokens == 0}
+
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
+        self._journal.end(request.request_id, request.status.name.lower())
+        self._load_meter.forget(request.request_id)
         session_id = self._session_ids.pop(request.request_id, None)
         if session_id is not None:
             self._speculation.close(session_id)
         return super()._free_request(request, delay_free_blocks)
+
+    def _queues(self) -> Queues:
+        """For the stream server's thread: reads what the engine's may be changing."""
+        num_waiting = len(self.waiting) + len(self.skipped_waiting)
+        usage: float = self.kv_cache_manager.usage
+        return Queues(len(self.running), num_waiting, self.max_num_running_reqs, usage)
 
     def _inject(self) -> dict[str, Proposal]:
         """Put proposals into the requests that are about to decode, and take out all others."""
@@ -159,7 +227,9 @@ class SpeculativeScheduler(Scheduler):
             session_id = self._session_ids.get(request.request_id)
             if session_id is not None and _is_decoding(request):
                 decoding[session_id] = request
-        num_others = len(self.running) - len(decoding)
+        self._speculation.expect(self._surroundings())
+        num_prefills = sum(request.is_prefill_chunk for request in self.running)
+        num_others = len(self.running) - num_prefills - len(decoding)
         may_wait = not self._has_prefill()  # a new request's first token is not held back
         proposals = self._speculation.propose(list(decoding), num_others, may_wait=may_wait)
         for session_id, proposal in proposals.items():
@@ -167,6 +237,41 @@ class SpeculativeScheduler(Scheduler):
                 decoding[session_id], list(proposal.token_ids)
             )
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
+
+    def _surroundings(self) -> Surroundings:
+        """What the step will hold beside the requests that decode; drafts get what that leaves."""
+        chunks = [r.num_tokens - r.num_computed_tokens for r in self.running if r.is_prefill_chunk]
+        if not self._is_queue_stuck:
+            places = max(0, self.max_num_running_reqs - len(self.running))
+            waiting = itertools.islice(self.waiting, places)
+            chunks += [request.num_tokens - request.num_computed_tokens for request in waiting]
+        room = max(0, self.max_num_scheduled_tokens - len(self.running))
+        free_blocks: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        # Each request may be about to begin a block with its sure token already.
+        kv_room = max(0, free_blocks - len(self.running)) * self.block_size
+        num_prefill_tokens = min(sum(chunks), room)
+        return Surroundings(
+            sum(request.num_computed_tokens for request in self.running),
+            len(chunks),
+            num_prefill_tokens,
+            min(room - num_prefill_tokens, kv_room),
+        )
+
+    def _load(self, output: SchedulerOutput) -> StepLoad:
+        """What the step holds; the engine's requests are already advanced to its end."""
+        num_kv_tokens = sum(
+            self.requests[r].num_computed_tokens for r in output.num_scheduled_tokens
+        )
+        num_requests = len(output.num_scheduled_tokens)
+        return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens)
+
+    def _observe_turnaround(self) -> None:
+        """Time what lies between two verifications where nobody had to be waited for."""
+        verified_at, self._verified_at = self._verified_at, None
+        has_drafts = any(p.source != "stop_gap" for p in self._step.proposals.values())
+        is_hit = has_drafts and not self._speculation.has_waited
+        if verified_at is not None and is_hit and self._step.is_decode_only:
+            self._speculation.observe_turnaround(self._step.started - verified_at)
 
     def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
         """The tokens up to the first that the request's grammar forbids; vLLM insists on that.
@@ -195,9 +300,24 @@ class SpeculativeScheduler(Scheduler):
             sampled = model_runner_output.sampled_token_ids
             index = model_runner_output.req_id_to_index[req_id]
             if session_id is not None and sampled and sampled[index]:
+                num_accepted = len(sampled[index]) - 1
                 self._speculation.observe_verification(
-                    session_id, proposal.source, depth, len(sampled[index]) - 1
+                    session_id, proposal.source, depth, num_accepted
                 )
+                self._journal.add(req_id, proposed_tokens=depth, accepted_tokens=num_accepted)
+
+
+def _direct_path(config: TargetPluginConfig) -> Direct | None:
+    if config.data_path == "relay":
+        return None
+    name = f"target-{socket.gethostname()}-{os.getpid()}"
+    return partial(DirectPath, name, config.stall_timeout_s)
+
+
+def _open_journal(watch: EngineWatchConfig) -> Journal:
+    if watch.log_file is not None:
+        logs.write_to(watch.log_file)
+    return open_journal(watch.observability, "target", watch.instance)
 
 
 def _is_decoding(request: Request) -> bool:

@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
 from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.direct import DirectPath
 from specray.types import (
     Proposal,
     ProposalFrame,
@@ -22,10 +24,13 @@ from specray.types import (
 )
 from specray.wire.server import Peer
 from specray.wire.stats import TargetStats
+from specray.wire.timeline import OFF, Timeline
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+Deliver = Callable[[Mapping[str, ProposalFrame]], None]
+Direct = Callable[[Deliver], DirectPath]
 _LONGEST_ROUND_TRIP_S = 10.0  # what a peer claims beyond that is not a measurement
 
 
@@ -49,8 +54,22 @@ class RouterStreams:
         buffer: ProposalBuffer,
         policy: SpeculationPolicy,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        timeline: Timeline = OFF,
+        direct: Direct | None = None,
     ) -> None:
+        """Takes what it feeds, and what it starts with.
+
+        Args:
+            buffer: where proposals go.
+            policy: the live policy.
+            clock_ns: monotonic.
+            timeline: where what happens is written down.
+            direct: how to speak to drafts that routers name; None: routers relay.
+        """
         self.policy = policy
+        self._make_direct = direct
+        self._direct: DirectPath | None = None  # made when the first router names drafts
+        self._timeline = timeline
         self._buffer = buffer
         self._clock_ns = clock_ns
         self._peers: dict[str, Peer[SessionFrame]] = {}
@@ -77,7 +96,7 @@ class RouterStreams:
             is_replaced = peer.name in self._peers
             self._peers[peer.name] = peer
         if is_replaced:
-            self._departed.append(peer.name)
+            self._depart(peer.name)
 
     def disconnected(self, peer: Peer[SessionFrame]) -> None:
         """A router's stream ended; its requests go on without proposals."""
@@ -85,22 +104,37 @@ class RouterStreams:
             if self._peers.get(peer.name) is not peer:
                 return
             del self._peers[peer.name]
-        self._departed.append(peer.name)
+        self._depart(peer.name)
 
     def received(self, peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
+        """A router's frame came in.
+
+        Raises:
+            ProtocolError: it names drafts, but this target was not told to speak to any.
+        """
+        if frame.drafts is not None:
+            self._name_drafts(peer, frozenset(frame.drafts))
+        self._take(peer.name, frame)
+
+    def _take(self, router: str, frame: ProposalFrame) -> None:
         """Proposals and losses came in."""
         now_ns = self._clock_ns()
         for proposal in frame.proposals:
             self._time(proposal, now_ns)
-            offer = self._buffer.offer(proposal, peer.name)
+            offer = self._buffer.offer(proposal, router)
             self._count(offer)
+            if self._timeline.is_on:
+                facts = {"at": proposal.position, "tokens": len(proposal.token_ids)}
+                is_ahead = proposal.draft_time_us == 0
+                name = "outcome buffered" if is_ahead else "answer buffered"
+                self._timeline.mark(name, became=offer.value, **facts)
             if offer is Offer.KEPT and proposal.distributions is not None:
-                self._audit(peer.name, proposal.token_ids, proposal.distributions)
+                self._audit(router, proposal.token_ids, proposal.distributions)
         # Without a session nothing grows, and no router speaks for another's.
-        self._lost.extend(i for i in frame.lost if self._buffer.holds(i, peer.name))
+        self._lost.extend(i for i in frame.lost if self._buffer.holds(i, router))
 
     def configure(self, policy: SpeculationPolicy) -> None:
-        """Replace the live policy.
+        """Replace the live policy; its depth goes as far as the engine was built for.
 
         Raises:
             ProtocolError: the longest wait is no number of milliseconds.
@@ -109,7 +143,7 @@ class RouterStreams:
             raise ProtocolError(
                 f"max_wait_ms is {policy.max_wait_ms}; it lies between 0 and {MAX_WAIT_MS:g}"
             )
-        self.policy = policy
+        self.policy = replace(policy, max_depth=min(policy.max_depth, self._buffer.max_depth))
 
     def stats(self) -> TargetStats:
         """Counters of both sides."""
@@ -120,6 +154,7 @@ class RouterStreams:
         stats.draft_time = self._arrivals.draft_time.copy()
         stats.relay_time = self._arrivals.relay_time.copy()
         stats.num_routers = len(self._peers)
+        stats.direct = self._direct.stats() if self._direct is not None else None
         return stats
 
     # The scheduler's thread.
@@ -132,7 +167,13 @@ class RouterStreams:
         """Send if the router is connected; never blocks."""
         peer = self._peers.get(router)
         if peer is not None:
-            peer.send(frame)
+            if self._direct is not None and self._direct.serves(router):
+                self._direct.send(router, frame)
+            else:
+                peer.send(frame)
+            for commit in frame.commits if self._timeline.is_on else ():
+                facts = {"at": commit.position, "added": len(commit.token_ids)}
+                self._timeline.mark("commit sent", depth=commit.depth, **facts)
 
     def take_lost(self) -> list[int]:
         """Sessions whose draft is gone, since the last call."""
@@ -150,6 +191,27 @@ class RouterStreams:
         audit = self._audits.get(router)
         return audit is None or not audit.is_caught
 
+    def _name_drafts(self, peer: Peer[SessionFrame], drafts: frozenset[str]) -> None:
+        if self._make_direct is None:
+            raise ProtocolError(
+                f"router {peer.name} names drafts, but speculation.data_path is relay here: deploy "
+                "the same configuration on both sides"
+            )
+        if self._peers.get(peer.name) is not peer:
+            return  # another has taken its place: nobody would take back what this one says
+        if self._direct is None:
+            self._direct = self._make_direct(self._take_direct)
+        self._direct.name_drafts(peer.name, drafts)
+
+    def _take_direct(self, frames: Mapping[str, ProposalFrame]) -> None:
+        for router, frame in frames.items():
+            self._take(router, frame)
+
+    def _depart(self, router: str) -> None:
+        if self._direct is not None:
+            self._direct.remove(router)
+        self._departed.append(router)
+
     def _audit(self, router: str, token_ids: tuple[int, ...], q: TruncatedDistributions) -> None:
         audit = self._audits.get(router)
         if audit is None:
@@ -164,6 +226,8 @@ class RouterStreams:
             )
 
     def _time(self, proposal: Proposal, now_ns: int) -> None:
+        if proposal.draft_time_us == 0:
+            return  # drafted ahead: nobody waited for it
         round_trip_s = (now_ns - proposal.commit_sent_at_ns) / 1e9
         if not 0 <= round_trip_s < _LONGEST_ROUND_TRIP_S:
             return

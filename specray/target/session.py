@@ -28,14 +28,23 @@ class Session:
     max_depth: int  # the request's own cap
     sampling: SamplingSettings
     uses_distributions: bool
+    request_id: str = ""  # for logs and traces
+    traceparent: str = ""  # the span that its draft's is part of
+    tenant: str = ""  # whom it is for
     acceptances: dict[Source, AcceptanceRate] = field(
         default_factory=lambda: defaultdict(request_acceptance)
     )  # a hybrid's copies go further than its model's guesses, or less far
     source: Source = "prompt_lookup"  # of its latest proposal, and so perhaps of the next
-    is_announced: bool = False  # its router's draft has, or will have, its tokens
+    is_announced: bool = False  # its router's draft has, or will have, its first tokens
+    num_told: int = 0  # how many of them; it lags behind while nobody asks it for proposals
+    confidences: tuple[float, ...] = ()  # of the proposal that is being verified
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     wanted_depth: int = 0
     committed_at: float = 0.0  # when its latest commit left
+    num_hits: int = 0  # steps whose proposal was there when they were scheduled
+    num_late: int = 0  # whose proposal came while they were held back, or later
+    num_absent: int = 0  # whose proposal never came
+    overdue_at: int | None = None  # the length whose proposal had not come when its step began
     num_missed: int = 0  # waits for its proposals that were in vain, since it was heard of
 
     def room(self) -> int:

@@ -19,6 +19,7 @@ Out = TypeVar("Out")
 TIMEOUT_S = 2.0
 """How long a connection or a unary call may take."""
 
+_UNARY_OPTIONS = rpc.channel_options(rpc.MAX_SESSION_FRAME_BYTES)
 _PROTOCOL = ((rpc.PROTOCOL_KEY, rpc.PROTOCOL_VERSION),)
 # A dead peer shows as either: a write to a finished call raises InvalidStateError.
 _GONE = (grpc.RpcError, asyncio.InvalidStateError)
@@ -121,7 +122,8 @@ async def connect_draft(address: str, router_id: str) -> Stream[ProposalFrame, S
     Raises:
         StreamClosedError: nobody answered within `TIMEOUT_S`, or the stream was refused.
     """
-    channel, call = await _connect(address, router_id, rpc.DRAFT_SERVICE, rpc.SPECULATE)
+    options = rpc.channel_options(rpc.MAX_PROPOSAL_FRAME_BYTES)
+    channel, call = await _connect(address, router_id, rpc.DRAFT_SERVICE, rpc.SPECULATE, options)
     return Stream(
         *(address, channel, call),
         codec.decode_proposal_frame,
@@ -136,7 +138,8 @@ async def connect_target(address: str, router_id: str) -> Stream[SessionFrame, P
     Raises:
         StreamClosedError: nobody answered within `TIMEOUT_S`, or the stream was refused.
     """
-    channel, call = await _connect(address, router_id, rpc.TARGET_SERVICE, rpc.ATTACH)
+    options = rpc.channel_options(rpc.MAX_SESSION_FRAME_BYTES)
+    channel, call = await _connect(address, router_id, rpc.TARGET_SERVICE, rpc.ATTACH, options)
     return Stream(
         *(address, channel, call),
         codec.decode_session_frame,
@@ -173,8 +176,10 @@ def get_stats_blocking(address: str) -> TargetStats:
     return control_codec.decode_stats(_ask_blocking(address, rpc.GET_STATS, b""))
 
 
-async def _connect(address: str, router_id: str, service: str, method: str) -> tuple[Any, Any]:
-    channel = grpc.aio.insecure_channel(address, options=rpc.CHANNEL_OPTIONS)
+async def _connect(
+    address: str, router_id: str, service: str, method: str, options: tuple[tuple[str, int], ...]
+) -> tuple[Any, Any]:
+    channel = grpc.aio.insecure_channel(address, options=options)
     metadata = (*_PROTOCOL, (rpc.ROUTER_KEY, router_id))
     call = channel.stream_stream(rpc.method_path(service, method))(metadata=metadata)
     is_accepted = False
@@ -194,7 +199,7 @@ async def _connect(address: str, router_id: str, service: str, method: str) -> t
 
 
 async def _ask(address: str, method: str, request: bytes) -> bytes:
-    async with grpc.aio.insecure_channel(address, options=rpc.CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(address, options=_UNARY_OPTIONS) as channel:
         call = channel.unary_unary(rpc.method_path(rpc.TARGET_SERVICE, method))
         try:
             answer: bytes = await call(request, timeout=TIMEOUT_S, metadata=_PROTOCOL)
@@ -204,7 +209,7 @@ async def _ask(address: str, method: str, request: bytes) -> bytes:
 
 
 def _ask_blocking(address: str, method: str, request: bytes) -> bytes:
-    with grpc.insecure_channel(address, options=rpc.CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(address, options=_UNARY_OPTIONS) as channel:
         call = channel.unary_unary(rpc.method_path(rpc.TARGET_SERVICE, method))
         try:
             answer: bytes = call(request, timeout=TIMEOUT_S, metadata=_PROTOCOL)

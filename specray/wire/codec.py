@@ -1,5 +1,6 @@
 """Frames to bytes and back. Decoding checks shapes, never meaning: that is the receiver's task."""
 
+import re
 from typing import TypeVar, cast, get_args
 
 import numpy as np
@@ -20,7 +21,9 @@ from specray.wire import speculation_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 
-_SOURCES = frozenset(get_args(Source))
+_SOURCES = frozenset(get_args(Source)) - {"stop_gap"}  # which is for targets to say
+_ADDRESS = re.compile(r"[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+")  # gRPC takes other schemes too
+_MAX_NAME = 128  # characters of an id that is only logged; a peer may send any number
 _ID_TYPE = np.dtype("<i4")
 _PROBABILITY_TYPE = np.dtype("<f4")
 
@@ -62,6 +65,9 @@ def encode_proposal_frame(frame: ProposalFrame) -> bytes:
     message = pb.ProposalFrame(
         proposals=[_proposal_message(proposal) for proposal in frame.proposals], lost=frame.lost
     )
+    if frame.drafts is not None:
+        message.drafts.MergeFrom(pb.Drafts(addresses=frame.drafts))
+        message.drafts.SetInParent()  # an empty list says something too
     return message.SerializeToString()
 
 
@@ -70,12 +76,14 @@ def decode_proposal_frame(data: bytes) -> ProposalFrame:
 
     Raises:
         ProtocolError: `data` is no such message, a matrix has not the size that `support` and
-            `token_ids` say, or the source is unknown.
+            `token_ids` say, confidences are not as many as tokens, the source is unknown, or a
+            draft's address is none.
     """
     message = parse(pb.ProposalFrame(), data)
     return ProposalFrame(
         proposals=tuple(_proposal(proposal) for proposal in message.proposals),
         lost=tuple(message.lost),
+        drafts=_addresses(message.drafts) if message.HasField("drafts") else None,
     )
 
 
@@ -103,6 +111,9 @@ def _open_message(session: OpenSession) -> pb.OpenSession:
             temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
         ),
         depth=session.depth,
+        request_id=session.request_id[:_MAX_NAME],
+        traceparent=session.traceparent[:_MAX_NAME],
+        tenant=session.tenant[:_MAX_NAME],
     )
 
 
@@ -114,6 +125,9 @@ def _open_session(message: pb.OpenSession) -> OpenSession:
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=SamplingSettings(sampling.temperature, sampling.top_k, sampling.top_p),
         depth=message.depth,
+        request_id=message.request_id[:_MAX_NAME],
+        traceparent=message.traceparent[:_MAX_NAME],
+        tenant=message.tenant[:_MAX_NAME],
     )
 
 
@@ -147,6 +161,7 @@ def _proposal_message(proposal: Proposal) -> pb.Proposal:
         commit_sent_at_ns=proposal.commit_sent_at_ns,
         draft_time_us=proposal.draft_time_us,
         covers_outcomes=proposal.covers_outcomes,
+        confidences=proposal.confidences,
     )
     rows = proposal.distributions
     if rows is not None:
@@ -171,7 +186,24 @@ def _proposal(message: pb.Proposal) -> Proposal:
         commit_sent_at_ns=message.commit_sent_at_ns,
         draft_time_us=message.draft_time_us,
         covers_outcomes=message.covers_outcomes,
+        confidences=_confidences(message),
     )
+
+
+def _addresses(message: pb.Drafts) -> tuple[str, ...]:
+    for address in message.addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise ProtocolError(f"{address!r:.80} is no draft's address: host:port is due")
+    return tuple(message.addresses)
+
+
+def _confidences(message: pb.Proposal) -> tuple[float, ...]:
+    if len(message.confidences) not in (0, len(message.token_ids)):
+        raise ProtocolError(
+            f"{len(message.confidences)} confidences for {len(message.token_ids)} tokens: one for "
+            "each or none are due"
+        )
+    return tuple(message.confidences)
 
 
 def _distributions(message: pb.Proposal) -> TruncatedDistributions | None:

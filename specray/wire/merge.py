@@ -26,4 +26,5 @@ def merge_proposal_frames(first: ProposalFrame, second: ProposalFrame) -> Propos
     lost = set(first.lost)
     if lost and any(proposal.session_id in lost for proposal in second.proposals):
         return None
-    return ProposalFrame(first.proposals + second.proposals, first.lost + second.lost)
+    drafts = first.drafts if second.drafts is None else second.drafts
+    return ProposalFrame(first.proposals + second.proposals, first.lost + second.lost, drafts)

@@ -31,13 +31,17 @@ _SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 )
-CHANNEL_OPTIONS: Final = (
+_CHANNEL_OPTIONS = (
     *_COMMON_OPTIONS,
-    ("grpc.max_receive_message_length", MAX_SESSION_FRAME_BYTES),
     ("grpc.enable_http_proxy", 0),  # the environment's proxy is not for tokens
     ("grpc.use_local_subchannel_pool", 1),  # a new channel dials at once, whatever others saw
     ("grpc.enable_retries", 0),
 )
+
+
+def channel_options(max_receive_bytes: int) -> tuple[tuple[str, int], ...]:
+    """gRPC's options of a connection that takes messages up to this size."""
+    return *_CHANNEL_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes)
 
 
 def server_options(max_receive_bytes: int) -> tuple[tuple[str, int], ...]:

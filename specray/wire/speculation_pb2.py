@@ -24,37 +24,59 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especray/wire/speculation.proto\x12\nspecray.v1\"E\n\x10SamplingSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\"\x8e\x01\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12.\n\x08sampling\x18\x04 \x01(\x0b\x32\x1c.specray.v1.SamplingSettings\x12\r\n\x05\x64\x65pth\x18\x05 \x01(\r\"d\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x12\n\nsent_at_ns\x18\x05 \x01(\x04\"k\n\x0cSessionFrame\x12&\n\x05opens\x18\x01 \x03(\x0b\x32\x17.specray.v1.OpenSession\x12#\n\x07\x63ommits\x18\x02 \x03(\x0b\x32\x12.specray.v1.Commit\x12\x0e\n\x06\x63loses\x18\x03 \x03(\x04\"\x80\x02\n\x08Proposal\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\rlast_token_id\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x0f\n\x07support\x18\x06 \x01(\r\x12\x19\n\x11support_token_ids\x18\x07 \x01(\x0c\x12\x1d\n\x15support_probabilities\x18\x08 \x01(\x0c\x12\x19\n\x11\x63ommit_sent_at_ns\x18\t \x01(\x04\x12\x15\n\rdraft_time_us\x18\n \x01(\r\x12\x17\n\x0f\x63overs_outcomes\x18\x0b \x01(\x08\"F\n\rProposalFrame\x12\'\n\tproposals\x18\x01 \x03(\x0b\x32\x14.specray.v1.Proposal\x12\x0c\n\x04lost\x18\x02 \x03(\x04\"\x07\n\x05\x45mpty\"D\n\x06Policy\x12\x12\n\nis_enabled\x18\x01 \x01(\x08\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x01\"\x87\x01\n\x0bSourceStats\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_proposed\x18\x02 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\x04\x12\x1d\n\x15proposed_per_position\x18\x04 \x03(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x05 \x03(\x04\":\n\tDurations\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05sum_s\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\x04\"\xde\x03\n\x0bTargetStats\x12\x11\n\tnum_steps\x18\x01 \x01(\x04\x12\x19\n\x11num_request_steps\x18\x02 \x01(\x04\x12\x15\n\rnum_committed\x18\x03 \x01(\x04\x12(\n\x07sources\x18\x04 \x03(\x0b\x32\x17.specray.v1.SourceStats\x12\x1a\n\x12num_proposals_used\x18\x05 \x01(\x04\x12\x1a\n\x12num_proposals_late\x18\x06 \x01(\x04\x12\x1b\n\x13num_proposals_stale\x18\x07 \x01(\x04\x12\x1d\n\x15num_proposals_invalid\x18\x08 \x01(\x04\x12\x12\n\nnum_misses\x18\t \x01(\x04\x12\x19\n\x11num_open_sessions\x18\n \x01(\x04\x12\x13\n\x0bnum_routers\x18\x0b \x01(\x04\x12(\n\tstep_time\x18\x0c \x01(\x0b\x32\x15.specray.v1.Durations\x12(\n\twait_time\x18\r \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\ndraft_time\x18\x0e \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\nrelay_time\x18\x0f \x01(\x0b\x32\x15.specray.v1.Durations2M\n\x05\x44raft\x12\x44\n\tSpeculate\x12\x18.specray.v1.SessionFrame\x1a\x19.specray.v1.ProposalFrame(\x01\x30\x01\x32\xb7\x01\n\x06Target\x12\x41\n\x06\x41ttach\x12\x19.specray.v1.ProposalFrame\x1a\x18.specray.v1.SessionFrame(\x01\x30\x01\x12\x32\n\tConfigure\x12\x12.specray.v1.Policy\x1a\x11.specray.v1.Empty\x12\x36\n\x08GetStats\x12\x11.specray.v1.Empty\x1a\x17.specray.v1.TargetStatsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especray/wire/speculation.proto\x12\nspecray.v1\"E\n\x10SamplingSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\"\xc7\x01\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12.\n\x08sampling\x18\x04 \x01(\x0b\x32\x1c.specray.v1.SamplingSettings\x12\r\n\x05\x64\x65pth\x18\x05 \x01(\r\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x14 \x01(\t\"d\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x12\n\nsent_at_ns\x18\x05 \x01(\x04\"k\n\x0cSessionFrame\x12&\n\x05opens\x18\x01 \x03(\x0b\x32\x17.specray.v1.OpenSession\x12#\n\x07\x63ommits\x18\x02 \x03(\x0b\x32\x12.specray.v1.Commit\x12\x0e\n\x06\x63loses\x18\x03 \x03(\x04\"\x95\x02\n\x08Proposal\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\rlast_token_id\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x0f\n\x07support\x18\x06 \x01(\r\x12\x19\n\x11support_token_ids\x18\x07 \x01(\x0c\x12\x1d\n\x15support_probabilities\x18\x08 \x01(\x0c\x12\x19\n\x11\x63ommit_sent_at_ns\x18\t \x01(\x04\x12\x15\n\rdraft_time_us\x18\n \x01(\r\x12\x17\n\x0f\x63overs_outcomes\x18\x0b \x01(\x08\x12\x13\n\x0b\x63onfidences\x18\x0c \x03(\x02\"j\n\rProposalFrame\x12\'\n\tproposals\x18\x01 \x03(\x0b\x32\x14.specray.v1.Proposal\x12\x0c\n\x04lost\x18\x02 \x03(\x04\x12\"\n\x06\x64rafts\x18\x03 \x01(\x0b\x32\x12.specray.v1.Drafts\"\x1b\n\x06\x44rafts\x12\x11\n\taddresses\x18\x01 \x03(\t\"\x07\n\x05\x45mpty\"n\n\x06Policy\x12\x12\n\nis_enabled\x18\x01 \x01(\x08\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\x01\x12\x12\n\ndepth_rule\x18\x04 \x01(\t\x12\x14\n\x0chas_stop_gap\x18\x05 \x01(\x08\"\x87\x01\n\x0bSourceStats\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_proposed\x18\x02 \x01(\x04\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\x04\x12\x1d\n\x15proposed_per_position\x18\x04 \x03(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x05 \x03(\x04\":\n\tDurations\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05sum_s\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\x04\"S\n\x10\x43\x61librationStats\x12\x12\n\nnum_tokens\x18\x01 \x03(\x04\x12\x14\n\x0cnum_accepted\x18\x02 \x03(\x04\x12\x15\n\rsum_predicted\x18\x03 \x03(\x01\"H\n\rRooflineStats\x12\x16\n\x0e\x66lops_per_byte\x18\x01 \x01(\x01\x12\r\n\x05ridge\x18\x02 \x01(\x01\x12\x10\n\x08hardware\x18\x03 \x01(\t\"Y\n\x07Traffic\x12\x12\n\nnum_frames\x18\x01 \x01(\x04\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\x12\'\n\x08hop_time\x18\x03 \x01(\x0b\x32\x15.specray.v1.Durations\"\xf2\x02\n\x0b\x44irectStats\x12\x18\n\x10\x63onnected_drafts\x18\x01 \x03(\t\x12@\n\ropen_sessions\x18\x02 \x03(\x0b\x32).specray.v1.DirectStats.OpenSessionsEntry\x12\x14\n\x0cnum_homeless\x18\x03 \x01(\x04\x12\x39\n\tfallbacks\x18\x04 \x03(\x0b\x32&.specray.v1.DirectStats.FallbacksEntry\x12&\n\tto_drafts\x18\x05 \x01(\x0b\x32\x13.specray.v1.Traffic\x12\'\n\nto_targets\x18\x06 \x01(\x0b\x32\x13.specray.v1.Traffic\x1a\x33\n\x11OpenSessionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xb6\x06\n\x0bTargetStats\x12\x11\n\tnum_steps\x18\x01 \x01(\x04\x12\x19\n\x11num_request_steps\x18\x02 \x01(\x04\x12\x15\n\rnum_committed\x18\x03 \x01(\x04\x12(\n\x07sources\x18\x04 \x03(\x0b\x32\x17.specray.v1.SourceStats\x12\x1a\n\x12num_proposals_used\x18\x05 \x01(\x04\x12\x1a\n\x12num_proposals_late\x18\x06 \x01(\x04\x12\x1b\n\x13num_proposals_stale\x18\x07 \x01(\x04\x12\x1d\n\x15num_proposals_invalid\x18\x08 \x01(\x04\x12\x12\n\nnum_misses\x18\t \x01(\x04\x12\x19\n\x11num_open_sessions\x18\n \x01(\x04\x12\x13\n\x0bnum_routers\x18\x0b \x01(\x04\x12(\n\tstep_time\x18\x0c \x01(\x0b\x32\x15.specray.v1.Durations\x12(\n\twait_time\x18\r \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\ndraft_time\x18\x0e \x01(\x0b\x32\x15.specray.v1.Durations\x12)\n\nrelay_time\x18\x0f \x01(\x0b\x32\x15.specray.v1.Durations\x12\x10\n\x08num_hits\x18\x10 \x01(\x04\x12\x10\n\x08num_late\x18\x11 \x01(\x04\x12\x12\n\nnum_absent\x18\x12 \x01(\x04\x12.\n\x0fturnaround_time\x18\x13 \x01(\x0b\x32\x15.specray.v1.Durations\x12\x31\n\x0b\x63\x61libration\x18\x1e \x01(\x0b\x32\x1c.specray.v1.CalibrationStats\x12+\n\x08roofline\x18\x1f \x01(\x0b\x32\x19.specray.v1.RooflineStats\x12\x17\n\x0fstep_time_error\x18  \x01(\x01\x12\'\n\x06\x64irect\x18! \x01(\x0b\x32\x17.specray.v1.DirectStats\x12$\n\x04load\x18( \x01(\x0b\x32\x16.specray.v1.EngineLoad\x12&\n\x08prospect\x18) \x01(\x0b\x32\x14.specray.v1.Prospect\"\xca\x01\n\nEngineLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\x04\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x04\x12\x13\n\x0bmax_running\x18\x03 \x01(\x04\x12\x10\n\x08kv_usage\x18\x04 \x01(\x01\x12\x13\n\x0bnum_arrived\x18\x05 \x01(\x04\x12/\n\x10\x66irst_token_time\x18\x06 \x01(\x0b\x32\x15.specray.v1.Durations\x12\x10\n\x08\x64\x65\x63ode_s\x18\x07 \x01(\x01\x12\x13\n\x0bnum_decoded\x18\x08 \x01(\x04\"(\n\x08Prospect\x12\x0c\n\x04gain\x18\x01 \x01(\x01\x12\x0e\n\x06step_s\x18\x02 \x01(\x01\x32M\n\x05\x44raft\x12\x44\n\tSpeculate\x12\x18.specray.v1.SessionFrame\x1a\x19.specray.v1.ProposalFrame(\x01\x30\x01\x32\xb7\x01\n\x06Target\x12\x41\n\x06\x41ttach\x12\x19.specray.v1.ProposalFrame\x1a\x18.specray.v1.SessionFrame(\x01\x30\x01\x12\x32\n\tConfigure\x12\x12.specray.v1.Policy\x1a\x11.specray.v1.Empty\x12\x36\n\x08GetStats\x12\x11.specray.v1.Empty\x1a\x17.specray.v1.TargetStatsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specray.wire.speculation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_DIRECTSTATS_OPENSESSIONSENTRY']._loaded_options = None
+  _globals['_DIRECTSTATS_OPENSESSIONSENTRY']._serialized_options = b'8\001'
+  _globals['_DIRECTSTATS_FALLBACKSENTRY']._loaded_options = None
+  _globals['_DIRECTSTATS_FALLBACKSENTRY']._serialized_options = b'8\001'
   _globals['_SAMPLINGSETTINGS']._serialized_start=46
   _globals['_SAMPLINGSETTINGS']._serialized_end=115
   _globals['_OPENSESSION']._serialized_start=118
-  _globals['_OPENSESSION']._serialized_end=260
-  _globals['_COMMIT']._serialized_start=262
-  _globals['_COMMIT']._serialized_end=362
-  _globals['_SESSIONFRAME']._serialized_start=364
-  _globals['_SESSIONFRAME']._serialized_end=471
-  _globals['_PROPOSAL']._serialized_start=474
-  _globals['_PROPOSAL']._serialized_end=730
-  _globals['_PROPOSALFRAME']._serialized_start=732
-  _globals['_PROPOSALFRAME']._serialized_end=802
-  _globals['_EMPTY']._serialized_start=804
-  _globals['_EMPTY']._serialized_end=811
-  _globals['_POLICY']._serialized_start=813
-  _globals['_POLICY']._serialized_end=881
-  _globals['_SOURCESTATS']._serialized_start=884
-  _globals['_SOURCESTATS']._serialized_end=1019
-  _globals['_DURATIONS']._serialized_start=1021
-  _globals['_DURATIONS']._serialized_end=1079
-  _globals['_TARGETSTATS']._serialized_start=1082
-  _globals['_TARGETSTATS']._serialized_end=1560
-  _globals['_DRAFT']._serialized_start=1562
-  _globals['_DRAFT']._serialized_end=1639
-  _globals['_TARGET']._serialized_start=1642
-  _globals['_TARGET']._serialized_end=1825
+  _globals['_OPENSESSION']._serialized_end=317
+  _globals['_COMMIT']._serialized_start=319
+  _globals['_COMMIT']._serialized_end=419
+  _globals['_SESSIONFRAME']._serialized_start=421
+  _globals['_SESSIONFRAME']._serialized_end=528
+  _globals['_PROPOSAL']._serialized_start=531
+  _globals['_PROPOSAL']._serialized_end=808
+  _globals['_PROPOSALFRAME']._serialized_start=810
+  _globals['_PROPOSALFRAME']._serialized_end=916
+  _globals['_DRAFTS']._serialized_start=918
+  _globals['_DRAFTS']._serialized_end=945
+  _globals['_EMPTY']._serialized_start=947
+  _globals['_EMPTY']._serialized_end=954
+  _globals['_POLICY']._serialized_start=956
+  _globals['_POLICY']._serialized_end=1066
+  _globals['_SOURCESTATS']._serialized_start=1069
+  _globals['_SOURCESTATS']._serialized_end=1204
+  _globals['_DURATIONS']._serialized_start=1206
+  _globals['_DURATIONS']._serialized_end=1264
+  _globals['_CALIBRATIONSTATS']._serialized_start=1266
+  _globals['_CALIBRATIONSTATS']._serialized_end=1349
+  _globals['_ROOFLINESTATS']._serialized_start=1351
+  _globals['_ROOFLINESTATS']._serialized_end=1423
+  _globals['_TRAFFIC']._serialized_start=1425
+  _globals['_TRAFFIC']._serialized_end=1514
+  _globals['_DIRECTSTATS']._serialized_start=1517
+  _globals['_DIRECTSTATS']._serialized_end=1887
+  _globals['_DIRECTSTATS_OPENSESSIONSENTRY']._serialized_start=1786
+  _globals['_DIRECTSTATS_OPENSESSIONSENTRY']._serialized_end=1837
+  _globals['_DIRECTSTATS_FALLBACKSENTRY']._serialized_start=1839
+  _globals['_DIRECTSTATS_FALLBACKSENTRY']._serialized_end=1887
+  _globals['_TARGETSTATS']._serialized_start=1890
+  _globals['_TARGETSTATS']._serialized_end=2712
+  _globals['_ENGINELOAD']._serialized_start=2715
+  _globals['_ENGINELOAD']._serialized_end=2917
+  _globals['_PROSPECT']._serialized_start=2919
+  _globals['_PROSPECT']._serialized_end=2959
+  _globals['_DRAFT']._serialized_start=2961
+  _globals['_DRAFT']._serialized_end=3038
+  _globals['_TARGET']._serialized_start=3041
+  _globals['_TARGET']._serialized_end=3224
 # @@protoc_insertion_point(module_scope)

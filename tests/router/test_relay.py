@@ -1,22 +1,36 @@
 import asyncio
+import contextlib
+import queue
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
-from specray.router.relay import Relay, _Switch
-from specray.router.stats import RelayStats
+from specray.errors import ProtocolError
+from specray.router.relay import Relay
+from specray.router.switch import Switch
+from specray.router.watch import Accepted
+from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.direct import DirectPath
+from specray.target.service import RouterStreams
 from specray.types import (
     Commit,
+    DataPath,
     OpenSession,
     Proposal,
     ProposalFrame,
     SamplingSettings,
     SessionFrame,
+    SpeculationPolicy,
 )
-from specray.wire.server import serve_draft, serve_target
-from tests.wire.fakes import PATIENCE_S, RecordingControl, RecordingHandler
+from specray.wire.client import get_stats_blocking
+from specray.wire.server import Peer, serve_draft, serve_target
+from specray.wire.stats import RelayStats, Traffic
+from tests.wire.fakes import PATIENCE_S, RecordingControl, RecordingHandler, RecordingPeer
 
+ROUTER = "router-1"
 HOST = "127.0.0.1"
 
 
@@ -38,6 +52,64 @@ class FakeTarget:
         return self.handler.frame()
 
 
+class Proposals(ProposalBuffer):
+    """Hands over what is offered."""
+
+    def __init__(self) -> None:
+        super().__init__(100, 4)
+        self.offered: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
+
+    def offer(self, proposal: Proposal, router: str) -> Offer:
+        self.offered.put(proposal)
+        return Offer.KEPT
+
+    def holds(self, session_id: int, router: str) -> bool:
+        return True
+
+
+class Streams(RouterStreams):
+    """Tells the test who has come and gone."""
+
+    def __init__(self, buffer: ProposalBuffer, stall_timeout_s: float) -> None:
+        direct = partial(DirectPath, "a target", stall_timeout_s)
+        super().__init__(buffer, SpeculationPolicy(), direct=direct)
+        self.events: RecordingHandler[ProposalFrame, SessionFrame] = RecordingHandler()
+
+    def connected(self, peer: Peer[SessionFrame]) -> None:
+        super().connected(peer)
+        self.events.connected(peer)
+
+    def disconnected(self, peer: Peer[SessionFrame]) -> None:
+        super().disconnected(peer)
+        self.events.disconnected(peer)
+
+
+class DirectTarget:
+    """A target with streams to drafts of its own; the test is its engine too."""
+
+    def __init__(self, stall_timeout_s: float) -> None:
+        self._buffer = Proposals()
+        self._streams = Streams(self._buffer, stall_timeout_s)
+        self.handler = self._streams.events
+        self.server = serve_target(self._streams, self._streams, HOST)
+        self.address = self.server.address
+
+    def attach(self) -> None:
+        self.handler.peer()
+
+    def send(self, frame: SessionFrame) -> None:
+        self._streams.send(ROUTER, frame)
+
+    def frame(self) -> ProposalFrame:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if lost := self._streams.take_lost():
+                return ProposalFrame(lost=tuple(lost))
+            with contextlib.suppress(queue.Empty):
+                return ProposalFrame((self._buffer.offered.get(timeout=0.01),))
+        raise AssertionError("nothing came from the drafts")
+
+
 class FakeDraft:
     """A draft whose engine is the test."""
 
@@ -46,47 +118,60 @@ class FakeDraft:
         self.server = serve_draft(self.handler, HOST)
         self.address = self.server.address
 
-    def attach(self) -> None:
-        self._peer = self.handler.peer()
-
     def send(self, frame: ProposalFrame) -> None:
+        """To whoever sent the latest frame."""
         self._peer.send(frame)
 
     def frame(self) -> SessionFrame:
-        return self.handler.frame()
+        self._peer, frame = self.handler.news()
+        return frame
 
 
 class Network:
-    """Targets, drafts and the relay between them, all on loopback."""
+    """Targets, drafts and what is between them, all on loopback."""
 
-    def __init__(self, relay: Relay) -> None:
-        self.relay = relay
-        self.targets: list[FakeTarget] = []
+    def __init__(self, data_path: DataPath, stall_timeout_s: float) -> None:
+        self.relay = Relay(ROUTER, stall_timeout_s, data_path)
+        self.relay.start()
+        self.is_direct = data_path == "direct"
+        self._stall_timeout_s = stall_timeout_s
+        self.targets: list[FakeTarget | DirectTarget] = []
         self.drafts: list[FakeDraft] = []
 
     def grow(self, num_targets: int = 0, num_drafts: int = 0) -> None:
-        drafts = [FakeDraft() for _ in range(num_drafts)]
-        targets = [FakeTarget() for _ in range(num_targets)]
-        self.drafts += drafts
+        self.drafts += [FakeDraft() for _ in range(num_drafts)]
+        targets = [self._make_target() for _ in range(num_targets)]
         self.targets += targets
         self.list_all()
-        for replica in (*drafts, *targets):
-            replica.attach()
-        self.until(
-            lambda stats: (
-                {replica.address for replica in (*drafts, *targets)}
-                <= {*stats.connected_drafts, *stats.connected_targets}
-            )
-        )
+        for target in targets:
+            target.attach()
+        self.until(lambda stats: stats.connected_targets == _addresses(self.targets))
+        self.until(lambda stats: stats.connected_drafts == _addresses(self.drafts))
 
     def list_all(self) -> None:
-        self.relay.update_replicas(
-            [target.address for target in self.targets], [draft.address for draft in self.drafts]
+        self.relay.update_replicas(_addresses(self.targets), _addresses(self.drafts))
+
+    def stats(self) -> RelayStats:
+        """Of the switches: the router's, or all targets'."""
+        stats = self.relay.snapshot()
+        if not self.is_direct:
+            return stats
+        assert stats.connected_drafts is None
+        switches = [get_stats_blocking(target.address).direct for target in self.targets]
+        known = [switch for switch in switches if switch is not None]
+        connected = {draft for switch in known for draft in switch.connected_drafts or ()}
+        return RelayStats(
+            stats.connected_targets,
+            tuple(sorted(connected)) if len(known) == len(switches) else None,
+            dict(sum((Counter(switch.open_sessions) for switch in known), Counter())),
+            sum(switch.num_homeless for switch in known),
+            sum((Counter(switch.fallbacks) for switch in known), Counter()),
+            *(Traffic(), Traffic()),
         )
 
     def until(self, holds: Callable[[RelayStats], bool]) -> RelayStats:
         deadline = time.monotonic() + PATIENCE_S
-        while not holds(stats := self.relay.snapshot()):
+        while not holds(stats := self.stats()):
             assert time.monotonic() < deadline, stats
         return stats
 
@@ -95,22 +180,36 @@ class Network:
         for replica in (*self.targets, *self.drafts):
             replica.server.stop(0)
 
+    def _make_target(self) -> FakeTarget | DirectTarget:
+        return DirectTarget(self._stall_timeout_s) if self.is_direct else FakeTarget()
+
+
+def _addresses(replicas: Sequence[FakeTarget | DirectTarget | FakeDraft]) -> tuple[str, ...]:
+    return tuple(sorted(replica.address for replica in replicas))
+
+
+@pytest.fixture(params=["relay", "direct"])
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    yield from _running(Network(request.param, stall_timeout_s=30.0))
+
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    relay = Relay("router-1", stall_timeout_s=30.0)
-    relay.start()
-    network = Network(relay)
-    yield network
-    network.stop()
+def relayed() -> Iterator[Network]:
+    yield from _running(Network("relay", stall_timeout_s=30.0))
 
 
 @pytest.fixture
-def hasty() -> Iterator[Network]:
+def direct() -> Iterator[Network]:
+    yield from _running(Network("direct", stall_timeout_s=30.0))
+
+
+@pytest.fixture(params=["relay", "direct"])
+def hasty(request: pytest.FixtureRequest) -> Iterator[Network]:
     """A network that takes a draft for stalled after a twentieth of a second."""
-    relay = Relay("router-1", stall_timeout_s=0.05)
-    relay.start()
-    network = Network(relay)
+    yield from _running(Network(request.param, stall_timeout_s=0.05))
+
+
+def _running(network: Network) -> Iterator[Network]:
     yield network
     network.stop()
 
@@ -146,17 +245,23 @@ def test_commits_go_up_and_proposals_come_back_with_the_targets_ids(network: Net
         assert (proposal.commit_sent_at_ns, proposal.draft_time_us) == (99, 250)
 
 
-def test_sessions_spread_and_the_traffic_is_counted(network: Network) -> None:
+def test_sessions_spread(network: Network) -> None:
     network.grow(num_targets=2, num_drafts=2)
     for target in network.targets:
         target.send(opens(1, 2))
         for draft in network.drafts:
             assert len(draft.frame().opens) == 1
 
-    stats = network.relay.snapshot()
+    assert network.stats().open_sessions == {draft.address: 2 for draft in network.drafts}
 
-    assert stats.open_sessions == {draft.address: 2 for draft in network.drafts}
-    assert stats.connected_targets == tuple(sorted(t.address for t in network.targets))
+
+def test_the_traffic_is_counted(relayed: Network) -> None:
+    relayed.grow(num_targets=2, num_drafts=1)
+    for target in relayed.targets:
+        target.send(opens(1))
+        relayed.drafts[0].frame()
+
+    stats = relayed.stats()
     assert stats.to_drafts.num_frames == stats.to_drafts.hop_time.count == 2
     assert stats.to_drafts.num_bytes > 2 * len("two frames")
 
@@ -172,7 +277,7 @@ def test_a_dead_drafts_sessions_reopen_on_the_other(network: Network) -> None:
     target.send(opens(lost))
 
     assert len(second.frame().opens) == 1
-    stats = network.relay.snapshot()
+    stats = network.stats()
     assert stats.open_sessions == {second.address: 2}
     assert stats.fallbacks["draft_died"] == 1
 
@@ -185,21 +290,22 @@ def test_an_evicted_session_is_passed_on_as_lost(network: Network) -> None:
     draft.send(ProposalFrame(lost=(opened.session_id,)))
 
     assert target.frame().lost == (4,)
-    assert network.relay.snapshot().fallbacks["draft_evicted"] == 1
+    assert network.stats().fallbacks["draft_evicted"] == 1
 
 
 def test_a_stalled_draft_loses_its_sessions_and_comes_back_on_trial(hasty: Network) -> None:
     hasty.grow(num_targets=1, num_drafts=2)
-    (target,), (mute, other) = hasty.targets, sorted(hasty.drafts, key=lambda d: d.address)
+    (target,) = hasty.targets
     target.send(opens(1))
+    stats = hasty.until(lambda stats: any(stats.open_sessions.values()))
+    mute, other = sorted(hasty.drafts, key=lambda d: -stats.open_sessions.get(d.address, 0))
     mute.frame()
     target.send(commits(1))
     mute.frame()
 
     assert target.frame().lost == (1,)
     mute.handler.gone()
-    mute.attach()  # it accepts a new stream, so it is connected again
-    hasty.until(lambda stats: mute.address in stats.connected_drafts)
+    hasty.until(lambda stats: mute.address in (stats.connected_drafts or ()))
     target.send(opens(1, 2, 3))
 
     assert len(other.frame().opens) == 2
@@ -229,8 +335,11 @@ def test_a_dead_targets_sessions_are_closed_on_the_draft(network: Network) -> No
 
     target.server.stop(0)
 
-    assert set(draft.frame().closes) == opened
-    assert network.relay.snapshot().open_sessions == {draft.address: 0}
+    if network.is_direct:
+        draft.handler.gone()  # with the stream, and so with its sessions
+    else:
+        assert set(draft.frame().closes) == opened
+        assert network.stats().open_sessions == {draft.address: 0}
 
 
 def test_an_unlisted_draft_is_closed_and_its_sessions_move(network: Network) -> None:
@@ -245,7 +354,7 @@ def test_an_unlisted_draft_is_closed_and_its_sessions_move(network: Network) -> 
     leaving.handler.gone()
     target.send(opens(*target.frame().lost))
     assert len(staying.frame().opens) == 1
-    assert network.relay.snapshot().connected_drafts == (staying.address,)
+    assert network.stats().connected_drafts == (staying.address,)
     leaving.server.stop(0)
 
 
@@ -259,19 +368,41 @@ def test_listing_the_same_replicas_again_changes_nothing(network: Network) -> No
     assert network.drafts[0].handler.num_gone == 0
 
 
-def test_a_stream_that_broke_is_opened_again(network: Network) -> None:
-    network.grow(num_targets=1, num_drafts=1)
-    (target,) = network.targets
+def test_a_stream_that_broke_is_opened_again(relayed: Network) -> None:
+    relayed.grow(num_targets=1, num_drafts=1)
+    (target,) = relayed.targets
     target.handler.reject_frames = True
     target.send(opens(1))
-    (opened,) = network.drafts[0].frame().opens
-    network.drafts[0].send(ProposalFrame(lost=(opened.session_id,)))
+    (opened,) = relayed.drafts[0].frame().opens
+    relayed.drafts[0].send(ProposalFrame(lost=(opened.session_id,)))
 
     target.handler.gone()
     target.handler.reject_frames = False
     target.attach()
     target.send(opens(2))
-    assert len(network.drafts[0].frame().opens) == 1
+    assert len(relayed.drafts[0].frame().opens) == 1
+
+
+def test_who_watches_sees_what_is_accepted_from_then_on(relayed: Network) -> None:
+    relayed.grow(num_targets=1, num_drafts=1)
+    (target,), (draft,) = relayed.targets, relayed.drafts
+    with relayed.relay.watch("r") as watch:
+        relayed.stats()  # the watch has begun
+        opened = OpenSession(5, (1, 2, 3), 3, SamplingSettings(), 4, request_id="r")
+        target.send(SessionFrame(opens=(opened,)))
+        draft.frame()
+        target.send(commits(5))
+        (commit,) = draft.frame().commits
+        draft.send(ProposalFrame((answer(commit),)))
+        target.frame()
+        target.send(SessionFrame(commits=(Commit(5, 5, (9, 11), 4, 100),)))
+        draft.frame()
+        relayed.stats()  # the frame has been seen by now, not only sent
+        assert watch.take() == [Accepted(2, 1, "model")]
+    relayed.stats()
+    target.send(SessionFrame(closes=(5,)))
+    draft.frame()
+    assert not watch.is_closed
 
 
 def test_stop_ends_every_stream_and_may_be_repeated(network: Network) -> None:
@@ -281,24 +412,68 @@ def test_stop_ends_every_stream_and_may_be_repeated(network: Network) -> None:
 
     network.targets[0].handler.gone()
     network.drafts[0].handler.gone()
-    assert network.relay.snapshot().connected_drafts == ()
+    assert not network.stats().connected_drafts
+
+
+def test_a_target_has_no_drafts_but_those_of_routers_that_are_there(direct: Network) -> None:
+    direct.grow(num_targets=1, num_drafts=1)
+    (target,), (draft,) = direct.targets, direct.drafts
+    target.send(opens(1))
+    draft.frame()
+    direct.relay.stop()
+
+    draft.handler.gone()
+    target.send(opens(2))
+    other = Relay("another", 30.0, "direct")
+    other.start()
+    other.update_replicas([target.address], [draft.address])
+    target.attach()
+    draft.handler.peer(), draft.handler.peer()
+
+    while draft.handler.num_frames:
+        assert not draft.frame().opens  # but perhaps the end of the first
+    other.stop()
+
+
+def test_what_a_target_announces_before_it_knows_the_drafts_is_announced_again() -> None:
+    target, draft = FakeTarget(), FakeDraft()
+    relay = Relay(ROUTER, 30.0, "direct")
+    relay.start()
+    relay.update_replicas([target.address], [draft.address])
+    target.attach()
+    assert target.frame().drafts == (draft.address,)
+    target.send(opens(3))
+
+    assert target.frame().lost == (3,)
+    relay.update_replicas([target.address], [])
+    assert target.frame().drafts == ()
+    relay.stop()
+    target.server.stop(0)
+    draft.server.stop(0)
+
+
+def test_drafts_are_named_to_no_target_that_is_to_use_relays() -> None:
+    streams = RouterStreams(Proposals(), SpeculationPolicy())
+    with pytest.raises(ProtocolError, match="data_path is relay"):
+        streams.received(RecordingPeer(ROUTER), ProposalFrame(drafts=("d:1",)))
 
 
 def test_watching_goes_on_after_a_stalled_draft_that_is_unlisted_just_then() -> None:
     async def scenario() -> None:
         now = [0.0]
-        switch = _Switch("router-1", 0.04, lambda: now[0])
-        switch.update(frozenset(), frozenset({"127.0.0.1:1"}))
+        switch = Switch("router-1", 0.04, lambda _: None, lambda: now[0])
+        switch.update(frozenset({"127.0.0.1:1"}))
         switch._draft_up("127.0.0.1:1")
-        switch._table.from_target("t", opens(1))
-        switch._table.from_target("t", commits(1))
-        switch.watch()
-        (watching,) = switch._tasks
+        switch.from_target("t", opens(1))
+        switch.from_target("t", commits(1))
+        switch.start()
         await asyncio.sleep(0)
-        switch._drafts.pop("127.0.0.1:1")  # unlisted; its sessions go when its stream has closed
+        switch.update(frozenset())  # its sessions go when its stream has closed
         now[0] = 1.0
         await asyncio.sleep(0.05)
-        assert not watching.done()
-        watching.cancel()
+        assert switch._watching is not None
+        assert not switch._watching.done()
+        assert switch.snapshot().fallbacks["draft_stalled"] == 1
+        switch._watching.cancel()
 
     asyncio.run(scenario())

@@ -1,3 +1,6 @@
+import logging
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +57,23 @@ def test_sessions_spread_over_drafts_whatever_their_target(table: SessionTable) 
     table.from_target("t2", opens(1, 2))
 
     assert table.num_open == {"d1": 2, "d2": 2}
+
+
+def test_a_session_that_moves_is_logged_with_its_request(
+    table: SessionTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = replace(opening(1), request_id="r1")
+    with caplog.at_level(logging.INFO, "specray"):
+        table.from_target("t", SessionFrame(opens=(named,)))
+        table.remove_draft("d1", "draft_died")
+        table.from_target("t", SessionFrame(opens=(named,)))
+        table.from_draft("d2", ProposalFrame(lost=(2,)))
+
+    assert [vars(record)["request_id"] for record in caplog.records] == ["r1", "r1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Lost its draft d1: draft_died",
+        "Lost its draft d2: draft_evicted",
+    ]
 
 
 def test_equal_drafts_are_told_apart_by_what_they_owe(table: SessionTable) -> None:

@@ -1,7 +1,7 @@
 """Drafts of every quality, as proposers that `engine.FakeRouter` puts behind a stream."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -164,6 +164,109 @@ class Distorted(Draft):
             return None
         rows = chain[: session.depth]
         return TruncatedDistributions(self._ids[rows], self._shipped[rows])
+
+
+class ScriptedAhead(Scripted):
+    """Also sends, for each number of accepted tokens, what follows the right token there."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        answers = super().propose(session_ids)
+        ahead = [after for session_id in session_ids for after in self._ahead(session_id)]
+        return [*answers, *ahead]
+
+    def _ahead(self, session_id: int) -> Iterator[Proposal]:
+        session = self._sessions[session_id]
+        prompt = session.opened.token_ids[: session.opened.num_prompt_tokens]
+        rest = self.answers.get(prompt, ())[session.num_generated :]
+        for num_accepted in range(min(session.depth + 1, len(rest))):
+            guess = rest[num_accepted + 1 :][: session.depth]
+            yield Proposal(
+                session_id,
+                len(session.token_ids) + num_accepted + 1,
+                rest[num_accepted],
+                tuple(self._maybe_wrong(token_id) for token_id in guess),
+                "model",
+            )
+
+
+class DistortedAhead(Distorted):
+    """Drafts ahead for the likeliest tokens at each place, each time with new randomness.
+
+    What it has sent ahead it does not propose again.
+    """
+
+    def __init__(self, tiny: TinyModel, prompt: Sequence[int], fan_out: int = 4) -> None:
+        super().__init__(tiny, prompt)
+        self.num_foreseen = 0  # commits for which it had sent a continuation
+        self._fan_out = fan_out
+        self._sent: dict[int, dict[tuple[int, int], NDArray[np.int64]]] = {}
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return [after for session_id in session_ids for after in self._propose(session_id)]
+
+    def _propose(self, session_id: int) -> Iterator[Proposal]:
+        session = self._sessions[session_id]
+        length = len(session.token_ids)
+        chain = self._sent.get(session_id, {}).get((length, session.token_ids[-1]))
+        if chain is None:
+            chain = self._chain(session.token_ids[-1], session.depth)
+            yield session.proposal(chain[1:].tolist(), self._q_of(session, chain))
+        else:
+            self.num_foreseen += 1
+        self._sent[session_id] = sent = {}
+        for num_accepted, last_token_id in enumerate(chain.tolist()):
+            for added in self._ids[last_token_id, : self._fan_out].tolist():
+                outcome = (length + num_accepted + 1, added)
+                sent[outcome] = after = self._chain(added, session.depth)
+                yield Proposal(
+                    session_id,
+                    *outcome,
+                    tuple(after[1:].tolist()),
+                    "model",
+                    self._q_of(session, after),
+                )
+
+    def _chain(self, last_token_id: int, depth: int) -> NDArray[np.int64]:  # [depth + 1]
+        chain = [np.array([last_token_id])]
+        for _ in range(depth):
+            chain.append(self._draw(chain[-1]))
+        return np.concatenate(chain)
+
+
+class Disturbed:
+    """Loses, repeats, delays and reorders what a draft proposes."""
+
+    def __init__(self, draft: Draft, seed: int = 0) -> None:
+        self._draft = draft
+        self._random = random.Random(seed)
+        self._held: list[Proposal] = []
+
+    def open(self, session: OpenSession) -> None:
+        self._draft.open(session)
+
+    def commit(self, commit: Commit) -> None:
+        self._draft.commit(commit)
+
+    def close(self, session_id: int) -> None:
+        self._draft.close(session_id)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        proposals = [*self._held, *self._draft.propose(session_ids)]
+        self._random.shuffle(proposals)
+        self._held, sent = [], []
+        for proposal in proposals:
+            fate = self._random.random()
+            if fate > 0.1:  # else it is lost
+                (self._held if fate < 0.3 else sent).append(proposal)
+            if fate > 0.85:  # comes twice, now and later
+                self._held.append(proposal)
+        return sent
+
+    def work(self) -> bool:
+        return False
+
+    def take_evicted(self) -> list[int]:
+        return []
 
 
 def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -28,8 +28,13 @@ def capped(jobs: Sequence[Job], caps: Sequence[int | None] = CAPS) -> list[Job]:
     ]
 
 
-def scripted(jobs: Sequence[Job], answers: Sequence[Sequence[int]], noise: float) -> Scripted:
-    draft = Scripted(noise)
+def scripted(
+    jobs: Sequence[Job],
+    answers: Sequence[Sequence[int]],
+    noise: float,
+    make: type[Scripted] = Scripted,
+) -> Scripted:
+    draft = make(noise)
     draft.answers = {job.prompt: answer for job, answer in zip(jobs, answers, strict=True)}
     return draft
 

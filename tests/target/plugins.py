@@ -10,10 +10,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from specray.control.depth import DepthPlan
-from specray.control.planner import Offer, Planner
+from specray.control.planner import Planner
+from specray.control.survival import Offer
 from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
+from specray.target.speculation import Speculation
 
 CREDULOUS = "credulous"
 STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
@@ -24,7 +26,7 @@ class ObservedScheduler(SpeculativeScheduler):
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        self._journal = Path(vllm_config.additional_config["journal"])
+        self._steps_file = Path(vllm_config.additional_config["journal"])
         self._block_size = vllm_config.cache_config.block_size
 
     def update_from_output(
@@ -46,8 +48,8 @@ class ObservedScheduler(SpeculativeScheduler):
         chunks = sum(running[r].is_prefill_chunk for r in num_scheduled if r in running)
         depths = {req_id: len(drafts.get(req_id, ())) for req_id in num_scheduled}
         line = json.dumps({"num_crossed": crossed, "num_chunks": chunks, "depths": depths})
-        with self._journal.open("a") as journal:
-            journal.write(f"{line}\n")
+        with self._steps_file.open("a") as steps:
+            steps.write(f"{line}\n")
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
@@ -59,8 +61,14 @@ class StubbornScheduler(ObservedScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _replace(self._speculation, "_planner", StubbornPlanner())
-        _replace(self._speculation, "_patience", StubbornPatience())
+        speculation = Speculation(
+            self._streams._buffer,
+            self._streams,
+            planner=StubbornPlanner(),
+            patience=StubbornPatience(),
+        )
+        _replace(self, "_speculation", speculation)
+        self._streams.report_stats_of(speculation)
         trusts = self._streams.trusts
         _replace(self._streams, "trusts", lambda router: router == CREDULOUS or trusts(router))
         _replace(self, "_has_prefill", lambda: False)  # steps with chunks wait like the others
@@ -81,7 +89,7 @@ class StubbornPlanner(Planner):
         return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0)
 
     def wanted_depths(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float
+        self, offers: Sequence[Offer], num_plain: int, wait_s: float, *, is_ahead: bool = False
     ) -> tuple[int, ...]:
         return tuple(offer.max_depth for offer in offers)
 
@@ -90,6 +98,9 @@ class StubbornPatience(Patience):
     """Waits as long as the policy allows, so that a busy machine still shows speculation."""
 
     def expected_wait_s(self, max_wait_s: float) -> float:
+        return 0.0
+
+    def answer_s(self, max_wait_s: float) -> float:
         return 0.0
 
     def deadline(self, awaited: Sequence[Session], max_wait_s: float) -> float:

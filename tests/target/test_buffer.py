@@ -1,3 +1,4 @@
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -32,8 +33,12 @@ def proposal(
     token_ids: tuple[int, ...] = (1, 2),
     distributions: TruncatedDistributions | None = None,
     session_id: int = 1,
+    confidences: tuple[float, ...] = (),
 ) -> Proposal:
-    return Proposal(session_id, position, last_token_id, token_ids, "model", distributions)
+    return Proposal(
+        *(session_id, position, last_token_id, token_ids, "model", distributions),
+        confidences=confidences,
+    )
 
 
 @pytest.fixture
@@ -83,6 +88,11 @@ def test_a_newer_proposal_replaces_an_older_one(buffer: ProposalBuffer) -> None:
         (proposal(session_id=2**64 - 1), Offer.STALE),
         (proposal(token_ids=(1, VOCAB_SIZE)), Offer.INVALID),
         (proposal(token_ids=(-1,)), Offer.INVALID),
+        (proposal(token_ids=(1,), confidences=(-0.1,)), Offer.INVALID),
+        (proposal(token_ids=(1,), confidences=(1.5,)), Offer.INVALID),
+        (proposal(token_ids=(1,), confidences=(math.nan,)), Offer.INVALID),
+        (proposal(token_ids=(1,), confidences=(math.inf,)), Offer.INVALID),
+        (proposal(token_ids=(1, 2), confidences=(0.0, 1.0)), Offer.KEPT),
         (proposal(token_ids=(2**32 - 1,)), Offer.INVALID),
         (proposal(token_ids=(1,) * (MAX_DEPTH + 1)), Offer.INVALID),
         (proposal(token_ids=()), Offer.KEPT),
@@ -176,7 +186,7 @@ def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalB
     for last in range(1000):
         buffer.advance(1, 11, last)
         kept.append(buffer.peek(1) is not None)
-    assert sum(kept) <= 8 * (MAX_DEPTH + 1) + 1
+    assert sum(kept) <= 12 * (MAX_DEPTH + 1) + 1
     assert all(kept[-4 * (MAX_DEPTH + 1) :])
 
 
@@ -386,3 +396,65 @@ def test_coverage_of_a_place_far_ahead_is_not_believed() -> None:
     buffer.offer(Proposal(1, 10, 5, (6,), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.advance(1, 11, 50)
     assert buffer.is_covered(1)
+
+
+def test_the_rest_of_a_proposal_that_came_too_late_is_kept(buffer: ProposalBuffer) -> None:
+    q = rows([[1, 9], [2, 9], [3, 9]], [[0.5, 0.5], [0.6, 0.4], [0.7, 0.3]])
+    buffer.advance(1, 11, 1, (1,))
+    assert buffer.offer(proposal(token_ids=(1, 2, 3), distributions=q), ROUTER) is Offer.LATE
+
+    arrival = buffer.take(1)
+    assert arrival is not None
+    rest = arrival.proposal
+    assert (rest.position, rest.last_token_id, rest.token_ids) == (11, 1, (2, 3))
+    assert rest.distributions is not None
+    np.testing.assert_array_equal(rest.distributions.token_ids, q.token_ids[1:])
+    np.testing.assert_array_equal(rest.distributions.probabilities, q.probabilities[1:])
+
+
+def test_the_rest_of_a_proposal_that_was_not_verified_is_kept(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal(token_ids=(1, 2, 3)), ROUTER)
+    buffer.offer(proposal(11, 1, (2,)), ROUTER)  # a whole one is better than a rest
+    buffer.advance(1, 11, 1, (1,))
+    whole = buffer.peek(1)
+    assert whole is not None
+    assert whole.token_ids == (2,)
+    buffer.advance(1, 13, 3, (2, 3))
+    assert buffer.peek(1) is None  # nothing is left
+
+
+@pytest.mark.parametrize(
+    ("late", "added"),
+    [
+        (proposal(token_ids=(1, 2)), (5,)),
+        (proposal(token_ids=(1, 2)), (1, 2)),
+        (proposal(token_ids=(1, 2, 3)), (1, 4)),
+        (proposal(last_token_id=8, token_ids=(1, 2)), (1,)),
+        (proposal(9, 7, (7, 1, 2)), (1,)),
+    ],
+    ids=["another token", "nothing left", "second token differs", "last differs", "too old"],
+)
+def test_what_does_not_agree_with_the_request_has_no_rest(
+    buffer: ProposalBuffer, late: Proposal, added: tuple[int, ...]
+) -> None:
+    buffer.advance(1, 10 + len(added), added[-1], added)
+    buffer.offer(late, ROUTER)
+    assert buffer.peek(1) is None
+
+
+def test_an_empty_proposal_replaces_none(buffer: ProposalBuffer) -> None:
+    offered = proposal()
+    buffer.offer(offered, ROUTER)
+    buffer.offer(proposal(token_ids=()), ROUTER)
+    assert buffer.peek(1) is offered
+
+
+def test_answers_count_as_such_however_late(buffer: ProposalBuffer) -> None:
+    assert not buffer.was_answered(1, 10)
+    buffer.offer(proposal(last_token_id=8), ROUTER)
+    buffer.offer(proposal(12, 3), ROUTER)
+    buffer.advance(1, 11, 5, (5,))
+    assert not buffer.was_answered(1, 10)
+    buffer.offer(proposal(token_ids=(4, 4)), ROUTER)
+    assert buffer.was_answered(1, 10)
+    assert not buffer.was_answered(1, 11)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from vllm import SamplingParams
 
-from specray.types import SpeculationPolicy
+from specray.types import SourceStats, SpeculationPolicy
 from specray.wire.client import configure_blocking
 from tests.saboteur import Saboteur
-from tests.target.drafts import Frozen
+from tests.target.drafts import Disturbed, Frozen, ScriptedAhead
 from tests.target.engine import (
     MAX_DEPTH,
     MAX_WAIT_MS,
@@ -32,7 +32,7 @@ from tests.target.identity import (
 )
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 BLOCK_SIZE = 32
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks_override": 48}
@@ -108,6 +108,50 @@ def test_saboteur(
     assert after.num_proposals_used > before.num_proposals_used
     assert after.num_proposals_stale > before.num_proposals_stale
     assert after.num_proposals_invalid > before.num_proposals_invalid
+    assert after.num_open_sessions == 0
+
+
+def test_copies_from_the_requests_own_text(
+    engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
+) -> None:
+    """Where the draft is silent, or its answer is late; prompts hold parts of the answers."""
+    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0, has_stop_gap=True)
+    configure_blocking(engine.address, policy)
+    told = [
+        Job((*job.prompt, *answer[:60], *job.prompt), GREEDY)
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
+    plain = engine.answers(told[:4]) + engine.answers(told[4:])
+    before = engine.stats().sources.get("stop_gap", SourceStats())
+    with FakeRouter(engine.address, Frozen(num_rounds=0)):
+        assert_same(tiny, told, plain, engine.answers(capped(told)))
+    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS, has_stop_gap=False))
+    after = engine.stats().sources["stop_gap"]
+    assert after.num_proposed - before.num_proposed > 50
+    assert after.num_accepted > before.num_accepted
+
+
+@pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])
+def test_drafted_ahead(
+    engine: Engine,
+    tiny: TinyModel,
+    jobs: list[Job],
+    answers: list[list[int]],
+    is_disturbed: bool,
+) -> None:
+    """Disturbed: with proposals lost, repeated, late and out of order."""
+    before, tally = engine.stats(), Tally(engine)
+    draft = scripted(jobs, answers, 0.2, ScriptedAhead)
+    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0)
+    configure_blocking(engine.address, policy)
+    with FakeRouter(engine.address, Disturbed(draft) if is_disturbed else draft):
+        assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
+    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS))
+    after = engine.stats()
+    assert after.num_hits - before.num_hits > 100
+    assert is_disturbed <= (after.num_late + after.num_absent > before.num_late + before.num_absent)
+    proposed, accepted = tally.take()
+    assert 0 < accepted < proposed
     assert after.num_open_sessions == 0
 
 

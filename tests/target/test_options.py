@@ -16,7 +16,7 @@ from tests.target.engine import Engine, FakeRouter, Job, plain_engine, run_jobs,
 from tests.target.identity import Tally, capped, prompts, scripted
 from tests.target.tiny_model import CHARS, EOS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 PROMPTS = prompts(4, 20)
 NUM_TOKENS = 60

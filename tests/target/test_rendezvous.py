@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specray.config import EngineWatchConfig, LogFileConfig, ObservabilityConfig
 from specray.errors import StartupError
 from specray.target import rendezvous
 
@@ -35,6 +36,24 @@ def test_parent_and_child_meet(temp_folder: Path) -> None:
 
 def test_without_a_choice_streams_stay_on_this_machine(temp_folder: Path) -> None:
     assert in_engine_core(temp_folder, "print(rendezvous.read_host())") == "127.0.0.1"
+
+
+def test_the_engine_learns_what_to_write_down(temp_folder: Path) -> None:
+    log_file = LogFileConfig(path="/logs/engine.log", is_json=True, level=20)
+    watch = EngineWatchConfig(
+        observability=ObservabilityConfig(traces="file:/spans"), log_file=log_file, instance="r1"
+    )
+    rendezvous.offer_host("127.0.0.1", watch)
+
+    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == repr(watch)
+
+
+def test_nothing_is_written_down_unless_asked_for(temp_folder: Path) -> None:
+    expected = repr(EngineWatchConfig())
+
+    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == expected
+    rendezvous.offer_host("127.0.0.1")
+    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == expected
 
 
 def test_an_engine_that_publishes_nothing_is_an_error() -> None:

@@ -129,3 +129,12 @@ def test_whatever_a_client_asks_for_fits_into_the_protocol() -> None:
 
     frame = SessionFrame(opens=(opened,))
     assert decode_session_frame(encode_session_frame(frame)) == frame
+
+
+def test_a_request_brings_its_names_if_it_has_any() -> None:
+    args = {"specray_request_id": "r\n1", "specray_traceparent": "00-ab"}
+
+    assert requests.names(request(args)) == ("r1", "00-ab")
+    assert made(args).request_id == "r1"
+    assert requests.names(request()) == ("", "")
+    assert requests.names(request({"specray_request_id": 5})) == ("", "")

@@ -20,19 +20,20 @@ from tests.target.distributions import (
     conditional_p_value,
     marginal_p_values,
 )
-from tests.target.drafts import Distorted
+from tests.target.drafts import Distorted, DistortedAhead, Disturbed
 from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
 from tests.target.identity import Tally, prompts
 from tests.target.plugins import CREDULOUS
 from tests.target.tiny_model import TinyModel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ALPHA = 1e-6
 NUM_TOKENS = 6
 BATCH = 64  # at once; the next begins when all have ended, since prefills don't wait
 PLAIN = Filter()
 PROMPT = prompts(1, 8, seed=5)[0]
+PATIENCE = 6  # times as many requests as are wanted, where the machine is busy
 NO_DISTRIBUTIONS = 4  # the depth cap of requests whose tokens come without distributions
 
 
@@ -74,22 +75,21 @@ class Run(NamedTuple):
 
 def run(
     engine: Engine,
-    draft: Distorted,
+    draft: Distorted | Disturbed,
     params: SamplingParams,
     num_requests: int = 40 * BATCH,
     router: str = ROUTER,
 ) -> Run:
-    """The same request many times."""
+    """The same request many times, and more where few proposals come in time."""
     params = speculating(params, router=router)
     tally = Tally(engine)
+    proposed = accepted = 0
+    answers: list[list[int]] = []
     with FakeRouter(engine.address, draft, name=router):
-        answers = [
-            answer
-            for _ in range(0, num_requests, BATCH)
-            for answer in engine.answers([Job(PROMPT, params)] * BATCH)
-        ]
-    proposed, accepted = tally.take()
-    assert proposed > 2 * num_requests
+        while len(answers) < num_requests or proposed <= num_requests:
+            assert len(answers) < PATIENCE * num_requests, f"only {proposed} tokens proposed"
+            answers += engine.answers([Job(PROMPT, params)] * BATCH)
+            proposed, accepted = tally.take()
     return Run(np.array(answers), accepted / proposed)
 
 
@@ -101,6 +101,18 @@ def test_one_setting(engine: Engine, tiny: TinyModel, reference: Reference, keep
     answers, acceptance_rate = run(engine, draft, sampled(keep))
     assert min(p_values(answers, reference, keep, draft)) > ALPHA
     assert 0.15 < acceptance_rate < 0.85
+
+
+@pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])
+def test_drafted_ahead(
+    engine: Engine, tiny: TinyModel, reference: Reference, is_disturbed: bool
+) -> None:
+    """Disturbed: with proposals lost, repeated, late and out of order."""
+    draft = DistortedAhead(tiny, PROMPT)
+    disturbed = Disturbed(draft) if is_disturbed else draft
+    answers, _ = run(engine, disturbed, sampled(), 20 * BATCH)
+    assert min(p_values(answers, reference, PLAIN, draft)) > ALPHA
+    assert draft.num_foreseen > 5 * BATCH  # whether in time is luck, and makes no difference
 
 
 def test_distributions_are_used_and_point_masses_are_exact_too(

@@ -150,7 +150,7 @@ def test_no_more_is_drafting_than_the_round_trip_took(streams: RouterStreams) ->
 
 @pytest.mark.parametrize("sent_at_ns", [0, NOW_NS + 1, 2**64 - 1, NOW_NS - 11 * 10**9])
 def test_impossible_round_trips_are_not_measured(streams: RouterStreams, sent_at_ns: int) -> None:
-    receive(streams, proposal(sent_at_ns=sent_at_ns))
+    receive(streams, proposal(sent_at_ns=sent_at_ns, draft_time_us=1))
 
     assert streams.stats().draft_time.count == 0
     assert streams.stats().relay_time.count == 0
@@ -168,9 +168,9 @@ def test_both_sides_counters_are_reported(streams: RouterStreams) -> None:
 
 def test_a_snapshot_does_not_change_later(streams: RouterStreams) -> None:
     sent_at_ns = NOW_NS - 1_000_000
-    receive(streams, proposal(sent_at_ns=sent_at_ns))
+    receive(streams, proposal(sent_at_ns=sent_at_ns, draft_time_us=1))
     stats = streams.stats()
-    receive(streams, proposal(sent_at_ns=sent_at_ns))
+    receive(streams, proposal(sent_at_ns=sent_at_ns, draft_time_us=1))
 
     assert stats.relay_time.count == 1
 
@@ -179,7 +179,13 @@ def test_the_policy_is_replaced(streams: RouterStreams) -> None:
     policy = SpeculationPolicy(is_enabled=False, max_depth=2, max_wait_ms=0.0)
     streams.configure(policy)
 
-    assert streams.policy is policy
+    assert streams.policy == policy
+
+
+def test_a_policy_goes_no_deeper_than_the_engine_was_built_for(streams: RouterStreams) -> None:
+    streams.configure(SpeculationPolicy(max_depth=64))  # that of a newer config's controller
+
+    assert streams.policy.max_depth == 4
 
 
 @pytest.mark.parametrize("wait_ms", [-1.0, float("nan"), float("inf"), 1e9])

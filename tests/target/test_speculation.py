@@ -2,19 +2,24 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from specray.control.planner import PROBE_DEPTH
+from specray.control.roofline import StepLoad
 from specray.target.buffer import ProposalBuffer
 from specray.target.session import Session
 from specray.target.speculation import Speculation
 from specray.types import (
     Commit,
+    FixedRule,
     OpenSession,
     Proposal,
     SamplingSettings,
     SessionFrame,
+    Source,
     SpeculationPolicy,
     TruncatedDistributions,
 )
@@ -120,9 +125,11 @@ class World:
         self.sessions: dict[int, Session] = {}
         self.tokens: dict[int, list[int]] = {}
         self.latency_s = 0.002
+        self.step_s = STEP_S
         self.token_s = TOKEN_S
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
         self.answer: Answer = perfect
+        self.token_at: Callable[[int], int] = lambda position: position % 100  # the target's own
         self.num_used: list[int] = []  # proposals, by step
         self._names = itertools.count(1)
 
@@ -148,13 +155,20 @@ class World:
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
         self.num_used.append(len(chosen))
         num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
-        step_s = STEP_S + self.token_s * num_tokens
+        step_s = self.step_s + self.token_s * num_tokens
         self.buffer.run_clock(self.clock.now + step_s)
         before = {session_id: len(self.tokens[session_id]) for session_id in ids}
         for session_id in ids:
             self._verify(session_id, chosen.get(session_id))
         num_committed = sum(len(self.tokens[i]) - before[i] for i in ids)
-        self.speculation.observe_step(num_tokens, len(ids) + num_others, num_committed, step_s)
+        num_requests = len(ids) + num_others
+        self.speculation.observe_step(
+            StepLoad(num_requests, num_tokens, 0),
+            num_requests,
+            num_committed,
+            step_s,
+            is_decode_only=True,
+        )
         num_sent = len(self.streams.sent)
         self.speculation.commit(before, num_others)
         self._draft(self.streams.sent[num_sent:])
@@ -171,7 +185,8 @@ class World:
             self.speculation.observe_verification(
                 session_id, proposal.source, len(token_ids), num_accepted
             )
-        added = [*token_ids[:num_accepted], len(self.tokens[session_id]) % 100]
+        position = len(self.tokens[session_id]) + num_accepted
+        added = [*token_ids[:num_accepted], self.token_at(position)]
         self.tokens[session_id].extend(added)
 
     def _draft(self, sent: list[tuple[str, SessionFrame]]) -> None:
@@ -186,6 +201,12 @@ class World:
 def perfect(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
     guess = tuple((len(tokens) + i) % 100 for i in range(commit.depth))
     return Proposal(commit.session_id, len(tokens), tokens[-1], guess, "model")
+
+
+def short(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+    """One token: overtaken by a step, nothing of it is left."""
+    proposal = perfect(commit, tokens)
+    return replace(proposal, token_ids=proposal.token_ids[:1])
 
 
 def silent(_commit: Commit, _tokens: tuple[int, ...]) -> None:
@@ -402,10 +423,53 @@ def test_speculation_can_be_switched_off_and_on(world: World, policy: Speculatio
 
     assert set(world.num_used[-200:]) == {0}
     assert len(world.buffer.waits) == num_waits
-    assert {c.depth for _, frame in world.streams.sent for c in frame.commits} == {0}
+    assert world.streams.sent == []
     world.streams.policy = start
     world.run(3)
     assert world.num_used[-1] == 1
+
+
+def test_a_draft_that_is_left_alone_hears_nothing_until_it_is_to_be_tried(world: World) -> None:
+    world.quality = 0.0
+    session = world.open()
+    world.run(1500)
+    world.streams.take_sent()
+    world.run(400)
+    commits = [commit for _, frame in world.streams.take_sent() for commit in frame.commits]
+
+    probes = [i for i, commit in enumerate(commits) if commit.depth > 0]
+    assert 2 <= len(probes) <= 4
+    assert len(commits) <= 6 * len(probes)  # and some steps before each
+    assert all(commits[i - 1].depth == 0 for i in probes[1:])
+    for before, commit in itertools.pairwise(commits):
+        assert commit.position == before.position + len(before.token_ids)  # nothing is left out
+    tokens = world.tokens[session.session_id]
+    for commit in commits:
+        end = commit.position + len(commit.token_ids)
+        assert list(commit.token_ids) == tokens[commit.position : end]
+
+
+def test_a_request_that_comes_while_nothing_pays_is_announced_only_to_be_tried(
+    world: World,
+) -> None:
+    world.quality = 0.0
+    first = world.open()
+    world.run(1000)
+    world.streams.take_sent()
+    second = world.open()
+    assert world.streams.take_sent() == []
+    world.close(first)
+    length = len(world.tokens[second.session_id])
+    while not (sent := world.streams.take_sent()):
+        world.step()
+
+    (_, closing), *_ = sent
+    assert closing.closes == (first.session_id,)
+    while not (opened := [o for _, frame in sent for o in frame.opens]):
+        world.step()
+        sent = world.streams.take_sent()
+    assert opened[0].session_id == second.session_id
+    assert len(opened[0].token_ids) >= length
 
 
 def test_no_draft_token_lies_beyond_the_end_of_the_answer(world: World) -> None:
@@ -416,8 +480,7 @@ def test_no_draft_token_lies_beyond_the_end_of_the_answer(world: World) -> None:
         assert all(len(p.token_ids) < room for p in chosen.values())
 
     assert len(session.token_ids) == session.max_length
-    (*_, (_, last)) = world.streams.sent
-    assert last.commits[0].depth == 0
+    assert world.buffer.peek(session.session_id) is None  # nor is one asked for, to no end
 
 
 def test_distributions_are_cut_with_their_tokens(world: World) -> None:
@@ -514,9 +577,9 @@ def test_a_probe_is_verified_though_it_does_not_seem_to_pay(world: World) -> Non
     num_used = sum(world.num_used)
     world.run(300)
 
-    asked = [c for _, frame in world.streams.sent for c in frame.commits if c.depth > 0]
-    assert len(asked) > 0
-    assert sum(world.num_used) == num_used + len(asked)
+    probes = [c for _, frame in world.streams.sent for c in frame.commits if c.depth == PROBE_DEPTH]
+    assert len(probes) > 0
+    assert sum(world.num_used) >= num_used + len(probes)
 
 
 # Waiting.
@@ -532,6 +595,7 @@ def test_a_step_waits_for_a_proposal_that_is_due_and_no_longer(world: World) -> 
 
 
 def test_a_step_that_may_not_wait_goes_on_at_once(world: World) -> None:
+    world.answer = short
     world.open()
     world.run(20, may_wait=False)
 
@@ -691,14 +755,15 @@ def test_a_wait_is_not_worth_it_for_one_poor_draft_in_a_large_batch(world: World
 
 def test_a_few_late_proposals_are_not_worth_the_time_of_many_requests(world: World) -> None:
     world.latency_s = 0.010
+    world.answer = short
     world.open()
     world.run(10)
     assert len(world.buffer.waits) > 5
 
     def at_once_but_for_the_first(commit: Commit, tokens: tuple[int, ...]) -> Proposal | None:
-        proposal = perfect(commit, tokens)
         if commit.session_id == 1:
-            return proposal
+            return short(commit, tokens)
+        proposal = perfect(commit, tokens)
         world.buffer.offer(proposal, "r")
         return None
 
@@ -758,7 +823,8 @@ def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> Non
 
 
 def test_steps_with_prefill_do_not_count_as_decode_time(world: World) -> None:
-    world.speculation.observe_step(500, 1, 1, None)
+    load = StepLoad(1, 500, 500)
+    world.speculation.observe_step(load, 1, 1, 0.5, is_decode_only=False)
 
     stats = world.speculation.stats()
     assert (stats.num_steps, stats.step_time.count) == (1, 0)
@@ -817,6 +883,217 @@ def test_a_requests_sources_are_learnt_apart(world: World) -> None:
     for _ in range(20):
         world.speculation.observe_verification(session.session_id, "prompt_lookup", 5, 5)
         world.speculation.observe_verification(session.session_id, "model", 5, 0)
+    world.step()
 
     assert session.acceptances["prompt_lookup"].rate(0.5) > 0.9
     assert session.acceptances["model"].rate(0.5) < 0.2
+
+
+# Drafting ahead.
+
+
+def ahead(world: World, session_id: int, *, hit: Callable[[int], bool]) -> None:
+    """From now on the draft's proposals come while the step before them runs, where it can."""
+    numbers = itertools.count()
+
+    def answer(commit: Commit, tokens: tuple[int, ...]) -> Proposal | None:
+        proposal = short(commit, tokens)
+        if commit.session_id == session_id and hit(next(numbers)):
+            world.buffer.offer(proposal, "r")
+            return None
+        return proposal
+
+    world.answer = answer
+
+
+def test_hits_late_ones_and_misses_are_counted(world: World) -> None:
+    session = world.open()
+    session.max_depth = 1
+    world.run(2)
+    session.num_hits = session.num_late = session.num_absent = 0
+    before = world.speculation.stats()
+    ahead(world, 1, hit=lambda number: number % 2 == 0)
+    world.run(20)
+    world.answer = silent
+    world.run(3)
+    world.close(session)
+    stats = world.speculation.stats()
+
+    assert session.num_hits >= 9
+    assert session.num_late >= 9
+    assert session.num_absent >= 1
+    assert stats.num_hits - before.num_hits == session.num_hits
+    assert stats.num_late - before.num_late == session.num_late
+    assert stats.num_absent - before.num_absent == session.num_absent
+
+
+def test_a_hit_needs_no_wait_and_says_nothing_of_how_long_answers_take(world: World) -> None:
+    world.latency_s = 0.015
+    world.open()
+    world.run(10)
+    ahead(world, 1, hit=lambda number: number % 10 != 0)
+    world.run(200)
+    num_waits = len(world.buffer.waits)
+    world.run(100)
+
+    assert sum(world.num_used[-100:]) >= 90
+    assert len(world.buffer.waits) - num_waits <= 10
+    assert world.speculation._patience.answer_s(1.0) == pytest.approx(0.015, rel=0.2)
+    expected_s = world.speculation._patience.expected_wait_s(1.0)
+    assert expected_s < 0.2 * 0.015
+
+
+def test_a_draft_too_slow_to_be_waited_for_is_used_where_it_is_ahead(world: World) -> None:
+    world.latency_s = 0.5
+    world.open()
+    ahead(world, 1, hit=lambda number: number % 3 > 0)
+    world.run(300)
+
+    assert sum(world.num_used[-90:]) >= 55
+    assert sum(world.buffer.waits) < 0.02 * 300 * STEP_S
+
+
+def test_a_draft_that_begins_to_draft_ahead_is_noticed(world: World) -> None:
+    world.latency_s = 0.5
+    world.open()
+    world.run(600)
+    ahead(world, 1, hit=lambda number: number % 3 > 0)
+    world.run(400)
+
+    assert sum(world.num_used[-90:]) >= 55
+
+
+def test_what_is_left_of_a_proposal_that_came_too_late_is_verified(world: World) -> None:
+    world.latency_s = 0.030
+    world.open()
+    world.run(60)
+
+    used = [depth for depth in world.num_used[20:] if depth]
+    assert len(used) >= 15  # every other step: the one after it has nothing to wait for
+    assert world.speculation.stats().num_late > 0
+
+
+@pytest.mark.parametrize(("slowdown", "is_worth_it"), [(1.0, True), (1.1, True), (1.8, False)])
+def test_a_draft_that_slows_the_target_down_more_than_it_brings_rests(
+    world: World, slowdown: float, is_worth_it: bool
+) -> None:
+    """The draft is right in half of its tokens, so a step brings 1.5 of them."""
+    session = world.open(max_depth=1)
+    ahead(world, 1, hit=lambda _: True)
+    for number in range(900):
+        world.quality = number % 2
+        world.step_s = STEP_S * (slowdown if session.wanted_depth else 1.0)
+        world.step()
+
+    used = sum(world.num_used[-300:])
+    assert used > 270 if is_worth_it else used < 45
+
+
+@pytest.fixture
+def copying(world: World) -> World:
+    """A world whose text repeats itself, in which targets may copy from it and nobody drafts."""
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.streams.connected.clear()
+    world.token_at = five
+    world.open()
+    world.run(12)  # decodes the first periods
+    return world
+
+
+def five(position: int) -> int:
+    """A text of five tokens that begins with the prompt's four, again and again."""
+    return (position + 1) % 5
+
+
+def periodic(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+    guess = tuple(five(len(tokens) + i) for i in range(commit.depth))
+    return Proposal(commit.session_id, len(tokens), tokens[-1], guess, "model")
+
+
+def sources(world: World) -> dict[str, int]:
+    return {
+        source: counts.num_proposed for source, counts in world.speculation.stats().sources.items()
+    }
+
+
+def test_where_no_draft_proposes_the_requests_own_text_does(copying: World) -> None:
+    num_before = sources(copying).get("stop_gap", 0)
+    (chosen,) = copying.step().values()
+
+    assert chosen.source == "stop_gap"
+    assert chosen.token_ids == tuple(map(five, range(chosen.position, chosen.position + 5)))
+    assert chosen.distributions is None
+    assert sources(copying) == {"stop_gap": num_before + 5}
+    assert copying.speculation.stats().num_proposals_used == 0  # no draft's
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SpeculationPolicy(max_depth=MAX_DEPTH),
+        SpeculationPolicy(is_enabled=False, max_depth=MAX_DEPTH, has_stop_gap=True),
+        SpeculationPolicy(max_depth=0, has_stop_gap=True),
+        SpeculationPolicy(max_depth=MAX_DEPTH, depth_rule=FixedRule(), has_stop_gap=True),
+    ],
+    ids=["not asked for", "switched off", "depth 0", "a rule for comparison"],
+)
+def test_nothing_is_copied_where_that_is_not_wanted(
+    copying: World, policy: SpeculationPolicy
+) -> None:
+    copying.streams.policy = policy
+    copying.step()  # at its end a rule is taken over
+
+    assert copying.step() == {}
+
+
+def test_an_id_that_the_model_has_no_logits_for_is_not_copied(copying: World) -> None:
+    copying.buffer.vocab_size = 4  # the text's fifth is a padding token, say
+
+    assert copying.step() == {}
+
+
+def test_a_draft_that_proposes_comes_before_a_copy(copying: World) -> None:
+    copying.streams.connected.add("r")
+    copying.answer, copying.latency_s = periodic, 0.0
+    copying.step()
+    copying.buffer.run_clock(copying.clock.now)  # the answer is here
+
+    assert [proposal.source for proposal in copying.step().values()] == ["model"]
+
+
+@pytest.mark.parametrize(("source", "copies"), [("prompt_lookup", []), ("model", ["stop_gap"])])
+def test_a_copy_is_not_looked_for_where_a_draft_has_found_none(
+    copying: World, source: Source, copies: list[str]
+) -> None:
+    """A model that proposes nothing may lack the memory; a look-up would have found the same."""
+    copying.streams.connected.add("r")
+    copying.latency_s = 0.0
+    copying.answer = lambda commit, tokens: replace(
+        periodic(commit, tokens), token_ids=(), source=source
+    )
+    copying.step()
+    copying.buffer.run_clock(copying.clock.now)  # the answer is here
+
+    assert [proposal.source for proposal in copying.step().values()] == copies
+
+
+def test_no_step_waits_where_a_copy_is_as_good_but_for_want_of_one_it_does(copying: World) -> None:
+    copying.streams.connected.add("r")
+    copying.answer, copying.latency_s = periodic, 0.8 * MAX_WAIT_S
+    copying.run(3)  # learns how long answers take
+    copying.buffer.waits.clear()
+    copying.run(4)
+    assert copying.buffer.waits == []
+
+    copying.streams.policy = replace(copying.streams.policy, has_stop_gap=False)
+    copying.run(4)
+    assert copying.buffer.waits
+
+
+def test_copies_that_are_never_accepted_become_short(copying: World) -> None:
+    copying.quality = 0.0
+    copying.run(60)
+    num_before = sources(copying)["stop_gap"]
+    copying.run(20)
+
+    assert sources(copying)["stop_gap"] - num_before <= 20  # of a hundred

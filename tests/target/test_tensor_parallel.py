@@ -19,7 +19,7 @@ from tests.target.engine import Engine, FakeRouter, Job, specray_engine, specula
 from tests.target.identity import CAPS, Tally, assert_same, capped, prompts, scripted
 from tests.target.tiny_model import TinyModel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ALPHA = 1e-6  # of each of the 4 p-values
 BATCH = 64

@@ -45,12 +45,28 @@ class RecordingHandler(Generic[In, Out]):
     def gone(self) -> Peer[Out]:
         return self._gone.get(timeout=PATIENCE_S)
 
+    def news(self) -> Received[In, Out]:
+        return self._frames.get(timeout=PATIENCE_S)
+
     def frame(self) -> In:
-        return self._frames.get(timeout=PATIENCE_S).frame
+        return self.news().frame
+
+    @property
+    def num_frames(self) -> int:
+        return self._frames.qsize()
 
     @property
     def num_gone(self) -> int:
         return self._gone.qsize()
+
+
+class RecordingPeer(Generic[Out]):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: list[Out] = []
+
+    def send(self, frame: Out) -> None:
+        self.sent.append(frame)
 
 
 class RecordingControl:

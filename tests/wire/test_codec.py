@@ -27,7 +27,8 @@ floats = st.floats(0, 100, width=32)
 tokens = st.lists(uint32, max_size=6).map(tuple)
 
 samplings = st.builds(SamplingSettings, temperature=floats, top_k=uint32, top_p=floats)
-opens = st.builds(OpenSession, uint64, tokens, uint32, samplings, uint32)
+names = st.text(st.characters(codec="utf-8"), max_size=128)
+opens = st.builds(OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names)
 commits = st.builds(Commit, uint64, uint32, tokens, uint32, uint64)
 session_frames = st.builds(
     SessionFrame,
@@ -40,6 +41,17 @@ session_frames = st.builds(
 @given(session_frames)
 def test_session_frame_survives_the_wire(frame: SessionFrame) -> None:
     assert decode_session_frame(encode_session_frame(frame)) == frame
+
+
+def test_names_are_cut_whoever_sends_them() -> None:
+    data = pb.SessionFrame(
+        opens=[pb.OpenSession(request_id="x" * 10_000, traceparent="y" * 10_000)]
+    ).SerializeToString()
+    received = decode_session_frame(data).opens[0]
+
+    assert (received.request_id, received.traceparent) == ("x" * 128, "y" * 128)
+    long = OpenSession(1, (1,), 1, SamplingSettings(), 1, "x" * 10_000)
+    assert len(encode_session_frame(SessionFrame((long,)))) < 200
 
 
 @st.composite
@@ -56,6 +68,7 @@ def proposals(draw: st.DrawFn) -> Proposal:
         distributions=rows,
         commit_sent_at_ns=draw(uint64),
         draft_time_us=draw(uint32),
+        confidences=draw(st.tuples(*(floats for _ in token_ids)) | st.just(())),
     )
 
 
@@ -73,6 +86,7 @@ def comparable(proposal: Proposal) -> tuple[object, ...]:
     return (
         *(proposal.session_id, proposal.position, proposal.last_token_id, proposal.token_ids),
         *(proposal.source, arrays, proposal.commit_sent_at_ns, proposal.draft_time_us),
+        proposal.confidences,
     )
 
 
@@ -84,6 +98,14 @@ def test_proposal_frame_survives_the_wire(
 
     assert [comparable(proposal) for proposal in frame.proposals] == list(map(comparable, sent))
     assert frame.lost == lost
+
+
+def test_confidences_that_are_not_one_for_each_token_are_refused() -> None:
+    message = pb.Proposal(token_ids=[1, 2], source="model", confidences=[0.5])
+    frame = pb.ProposalFrame(proposals=[message])
+
+    with pytest.raises(ProtocolError, match="1 confidences for 2 tokens"):
+        decode_proposal_frame(frame.SerializeToString())
 
 
 def test_distributions_that_are_a_slice_survive() -> None:
@@ -137,3 +159,20 @@ def test_bytes_that_are_no_message_are_refused(decode: object) -> None:
 def test_negative_id_can_not_be_sent() -> None:
     with pytest.raises(ValueError, match=r"-1|[Oo]ut of range|[Vv]alue"):
         encode_session_frame(SessionFrame(closes=(-1,)))
+
+
+@pytest.mark.parametrize("drafts", [None, (), ("10.0.0.7:4711", "[fd00::1]:80", "draft-1.svc:9")])
+def test_named_drafts_survive_the_wire_and_none_is_not_nothing(
+    drafts: tuple[str, ...] | None,
+) -> None:
+    frame = ProposalFrame(drafts=drafts)
+
+    assert decode_proposal_frame(encode_proposal_frame(frame)) == frame
+    assert bool(frame) == (drafts is not None)
+
+
+@pytest.mark.parametrize("address", ["", "host", "unix:/tmp/s", "dns:///host:1", "host:1 ", "a:b"])
+def test_what_is_no_address_is_not_dialled(address: str) -> None:
+    data = pb.ProposalFrame(drafts=pb.Drafts(addresses=[address])).SerializeToString()
+    with pytest.raises(ProtocolError, match="no draft's address"):
+        decode_proposal_frame(data)

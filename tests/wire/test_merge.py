@@ -74,3 +74,12 @@ def test_proposals_merge_unless_their_session_was_lost_before() -> None:
     assert merge_proposal_frames(frame, ProposalFrame(lost=(1,))) == ProposalFrame(
         (proposal,), (1,)
     )
+
+
+def test_the_latest_list_of_drafts_counts() -> None:
+    first, second = ProposalFrame(drafts=("d:1",)), ProposalFrame(drafts=())
+
+    assert merge_proposal_frames(first, second) == second
+    assert merge_proposal_frames(first, ProposalFrame(lost=(1,))) == ProposalFrame(
+        lost=(1,), drafts=("d:1",)
+    )

@@ -1,0 +1,53 @@
+"""What sessions have to offer to the planner: tokens that are here, or could be asked for."""
+
+from dataclasses import replace
+
+from specray.control.survival import Offer
+from specray.target.session import Session
+from specray.target.telling import Streams
+from specray.types import Proposal, Source
+
+
+class Offers:
+    """Offers under the live policy."""
+
+    def __init__(self, streams: Streams) -> None:
+        """Takes who knows the policy, and whose distributions may be used."""
+        self._streams = streams
+
+    def of_tokens(self, session: Session, num_tokens: int, source: Source | None = None) -> Offer:
+        """As many tokens as the session's caps leave of these, of its latest source or another."""
+        source = source or session.source
+        acceptance, temperature = session.acceptances[source], session.sampling.temperature
+        return Offer(acceptance, source, min(self.cap(session), num_tokens), temperature)
+
+    def of_proposal(self, session: Session, proposal: Proposal) -> Offer:
+        """Tokens that are here, with what their draft was confident of.
+
+        A sampled request that is verified by its draft's distributions may be cut by these only:
+        a confidence that came with them might tell which tokens were drawn.
+        """
+        offer = self.of_tokens(session, len(proposal.token_ids), proposal.source)
+        q = proposal.distributions
+        if q is None or not self.is_trusted(session):
+            return offer._replace(confidences=proposal.confidences)
+        return offer._replace(confidences=q.largest())
+
+    def cap(self, session: Session) -> int:
+        """Most draft tokens that the session may verify now."""
+        policy = self._streams.policy
+        return session.cap(policy.max_depth) if policy.is_enabled else 0
+
+    def is_trusted(self, session: Session) -> bool:
+        """Whether distributions that come for the session may be used."""
+        return session.uses_distributions and self._streams.trusts(session.router)
+
+    def cut(self, session: Session, proposal: Proposal, depth: int) -> Proposal:
+        """The proposal's first tokens; without distributions if they may not be used."""
+        q = proposal.distributions if self.is_trusted(session) else None
+        return replace(
+            proposal,
+            token_ids=proposal.token_ids[:depth],
+            distributions=q and q.prefix(depth),
+            confidences=proposal.confidences[:depth],
+        )

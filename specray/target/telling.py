@@ -1,0 +1,95 @@
+"""What drafts are told of sessions: announcements, commits, ends; one frame per router and step."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specray.target.session import Session
+from specray.types import Commit, OpenSession, SessionFrame, SpeculationPolicy
+
+
+class Streams(Protocol):
+    """The way to the routers; see `service.RouterStreams`."""
+
+    policy: SpeculationPolicy
+
+    def is_connected(self, router: str) -> bool:
+        """Whether a frame to this router would leave."""
+
+    def send(self, router: str, frame: SessionFrame) -> None:
+        """Send if the router is connected; never blocks."""
+
+    def trusts(self, router: str) -> bool:
+        """Whether the distributions that come from this router may be used."""
+
+    def take_lost(self) -> list[int]:
+        """Sessions whose draft is gone, since the last call."""
+
+    def take_departed(self) -> list[str]:
+        """Routers whose stream ended, since the last call."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    opens: list[OpenSession] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    closes: list[int] = field(default_factory=list)
+
+
+class Telling:
+    """Frames in the making, and what each session's draft has been told."""
+
+    def __init__(self, streams: Streams, clock: Callable[[], float]) -> None:
+        """Takes the way to the routers, and a clock in seconds."""
+        self._streams = streams
+        self._clock = clock
+        self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
+
+    def announce(self, session: Session, num_tokens: int) -> None:
+        """Open the session on a draft with its first tokens, if its router is connected."""
+        session.is_announced = self._streams.is_connected(session.router)
+        if session.is_announced:
+            opened = OpenSession(
+                session.session_id,
+                tuple(session.token_ids[:num_tokens]),
+                session.num_prompt_tokens,
+                session.sampling,
+                session.max_depth,
+                session.request_id,
+                session.traceparent,
+                session.tenant,
+            )
+            session.num_told = num_tokens
+            self._outgoing[session.router].opens.append(opened)
+
+    def commit(self, session: Session, length_before: int) -> None:
+        """Tell the draft what was added, and what it has missed, for one is told only if asked.
+
+        Args:
+            session: already longer.
+            length_before: its length in tokens before the step; announced with these if need be.
+        """
+        if not session.is_announced:
+            self.announce(session, length_before)
+        if not session.is_announced:
+            return
+        now = self._clock()
+        depth = session.wanted_depth
+        news = tuple(session.token_ids[session.num_told :])
+        commit = Commit(session.session_id, session.num_told, news, depth, int(now * 1e9))
+        self._outgoing[session.router].commits.append(commit)
+        session.num_told += len(news)
+        session.committed_at, session.is_due = now, depth > 0
+
+    def close(self, session: Session) -> None:
+        """End the session on its draft, if that has heard of it."""
+        if session.is_announced:
+            self._outgoing[session.router].closes.append(session.session_id)
+
+    def flush(self) -> None:
+        """Send what has gathered, one frame per router."""
+        for router, out in self._outgoing.items():
+            frame = SessionFrame(tuple(out.opens), tuple(out.commits), tuple(out.closes))
+            self._streams.send(router, frame)
+        self._outgoing.clear()

@@ -1,0 +1,136 @@
+"""Whether to hold a step back for proposals that are due, and until when."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from specray.control.planner import Planner
+from specray.target.buffer import ProposalBuffer
+from specray.target.offers import Offers
+from specray.target.patience import Patience
+from specray.target.session import Session
+from specray.types import Proposal
+
+
+class Wait(NamedTuple):
+    """A step that is held back for proposals that are due."""
+
+    awaited: Sequence[Session]
+    started: float  # on the clock of `Speculation`, as is the deadline
+    deadline: float
+
+    @property
+    def session_ids(self) -> list[int]:
+        """Whose proposals are waited for."""
+        return [session.session_id for session in self.awaited]
+
+
+class Waiting:
+    """Weighs what a wait would bring against what is here without.
+
+    It is one deadline for all requests: one for each would split the batch into cohorts and
+    multiply the steps.
+    """
+
+    def __init__(
+        self,
+        buffer: ProposalBuffer,
+        offers: Offers,
+        planner: Planner,
+        patience: Patience,
+        clock: Callable[[], float],
+    ) -> None:
+        """Takes who knows what, and a clock in seconds."""
+        self._buffer = buffer
+        self._offers = offers
+        self._planner = planner
+        self._patience = patience
+        self._clock = clock
+
+    def missing(self, sessions: Sequence[Session]) -> list[Session]:
+        """Those whose proposal is due and may still come; late answers are heard of here."""
+        missing = [s for s in sessions if s.is_due and not self._buffer.is_settled(s.session_id)]
+        for session in missing:
+            if self._buffer.take_sign_of_life(session.session_id):
+                self._patience.hear_of(session)  # too late for its step, but it answers
+        return missing
+
+    def begin(
+        self,
+        sessions: Sequence[Session],
+        missing: Sequence[Session],
+        stop_gaps: Mapping[int, Proposal],
+        num_others: int,
+        max_wait_s: float,
+    ) -> Wait | None:
+        """The wait that is worth it; None if there is none.
+
+        Args:
+            sessions: All that are to decode.
+            missing: Those of them whose proposals could be waited for.
+            stop_gaps: What some of these could verify instead.
+            num_others: Further requests in the step.
+            max_wait_s: The longest that is allowed.
+        """
+        awaited = [s for s in missing if self._patience.has_left_for(s)]
+        if not awaited:
+            return None
+        started = self._clock()
+        deadline = self._patience.deadline(awaited, max_wait_s)
+        is_worth_it = deadline > started and self._is_worth_it(
+            sessions, awaited, stop_gaps, num_others, max_wait_s
+        )
+        if not is_worth_it:
+            self._patience.observe_refusal()
+            return None
+        return Wait(awaited, started, deadline)
+
+    def end(self, wait: Wait) -> float:
+        """Learn from a wait that is over: all its proposals are here, or its time is up.
+
+        Returns:
+            The seconds that it took.
+        """
+        silent = [s for s in wait.awaited if not self._buffer.is_settled(s.session_id)]
+        self._patience.observe_wait(wait.awaited, silent, wait.deadline)
+        return self._clock() - wait.started
+
+    def _is_worth_it(
+        self,
+        sessions: Sequence[Session],
+        awaited: Sequence[Session],
+        stop_gaps: Mapping[int, Proposal],
+        num_others: int,
+        max_wait_s: float,
+    ) -> bool:
+        if self._planner.is_probing or self._patience.is_time_to_try():
+            return True
+        if not self._planner.weighs_costs:
+            return True
+        awaited_ids = {session.session_id for session in awaited}
+        here, soon = [], []
+        for session in sessions:
+            proposal = self._buffer.peek(session.session_id)
+            num_here = _num_tokens(session, proposal)
+            offer = self._offers.of_tokens(session, num_here)
+            if num_here == 0 and (stop_gap := stop_gaps.get(session.session_id)) is not None:
+                offer = self._offers.of_proposal(session, stop_gap)
+            here.append(offer)
+            is_awaited = session.session_id in awaited_ids
+            wanted = self._offers.of_tokens(session, session.wanted_depth)
+            soon.append(wanted if is_awaited else offer)
+        elapsed_s = self._clock() - max(session.committed_at for session in awaited)
+        left_s = max(0.0, self._patience.answer_s(max_wait_s) - elapsed_s)
+        now = self._planner.plan(here, num_others)
+        later = self._planner.plan(soon, num_others, left_s)
+        return later.goodput > now.goodput
+
+
+def _num_tokens(session: Session, proposal: Proposal | None) -> int:
+    """How many tokens are here; of drawn ones as many as were asked for.
+
+    Where a drawn chain ends depends on its tokens, and what is waited for may decide whether these
+    are verified: so their number may have no part in that.
+    """
+    if proposal is None or not proposal.token_ids:
+        return 0
+    return len(proposal.token_ids) if proposal.distributions is None else session.wanted_depth

@@ -1,0 +1,73 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specray.control.planner import Surroundings
+from specray.target.scheduler import SpeculativeScheduler
+
+
+def request(num_tokens: int, num_computed: int, *, is_chunk: bool = False) -> Any:
+    return SimpleNamespace(
+        num_tokens=num_tokens, num_computed_tokens=num_computed, is_prefill_chunk=is_chunk
+    )
+
+
+def surroundings(
+    running: list[Any],
+    waiting: tuple[Any, ...] = (),
+    budget: int = 2048,
+    free_blocks: int = 1000,
+    is_queue_stuck: bool = False,
+) -> Surroundings:
+    pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
+    scheduler: Any = SimpleNamespace(
+        running=running,
+        waiting=waiting,
+        max_num_running_reqs=8,
+        max_num_scheduled_tokens=budget,
+        block_size=16,
+        kv_cache_manager=SimpleNamespace(block_pool=pool),
+        _is_queue_stuck=is_queue_stuck,
+    )
+    return SpeculativeScheduler._surroundings(scheduler)
+
+
+DECODING = [request(101, 100), request(201, 200)]
+
+
+def test_decoding_requests_leave_the_rest_of_the_budget() -> None:
+    assert surroundings(DECODING) == Surroundings(300, 0, 0, 2046)
+
+
+def test_prefills_that_go_on_and_that_wait_are_counted_and_come_first() -> None:
+    chunk = request(900, 400, is_chunk=True)
+
+    assert surroundings([*DECODING, chunk], (request(300, 0),)) == Surroundings(
+        700, 2, 800, 2045 - 800
+    )
+
+
+def test_a_prefill_that_fills_the_step_leaves_no_room() -> None:
+    assert surroundings(DECODING, (request(5000, 0),)) == Surroundings(300, 1, 2046, 0)
+
+
+def test_a_queue_that_does_not_move_is_not_waited_for() -> None:
+    assert surroundings(DECODING, (request(500, 0),), is_queue_stuck=True).num_prefill_tokens == 0
+
+
+def test_only_so_many_wait_as_there_are_places() -> None:
+    running = [request(11, 10)] * 7
+
+    assert surroundings(running, (request(5, 0),) * 4).num_prefill_tokens == 5
+
+
+@pytest.mark.parametrize(("free_blocks", "most"), [(0, 0), (2, 0), (3, 16), (10, 128)])
+def test_kv_blocks_that_requests_need_for_themselves_are_not_taken(
+    free_blocks: int, most: int
+) -> None:
+    assert surroundings(DECODING, free_blocks=free_blocks).max_drafts == most
+
+
+def test_a_budget_smaller_than_the_batch_leaves_nothing() -> None:
+    assert surroundings(DECODING, budget=1).max_drafts == 0

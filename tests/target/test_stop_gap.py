@@ -1,0 +1,164 @@
+"""Copies from a request's own text: the right ones, at a bounded cost, and without any bias."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specray.sampling.reference import verify
+from specray.target.session import Session
+from specray.target.stop_gap import StopGap
+from specray.types import Proposal, SamplingSettings, TruncatedDistributions
+from tests.target.distributions import chi_square
+
+MOST_SCANS, LAST_PAUSE = 16, 32
+
+
+def session(tokens: Sequence[int], session_id: int = 1) -> Session:
+    sampling = SamplingSettings(temperature=1.0)
+    return Session(session_id, "r", list(tokens), 1, 10_000, 64, sampling, uses_distributions=True)
+
+
+def expected(text: Sequence[int], depth: int) -> tuple[int, ...] | None:
+    """The slow and obvious way: the longest suffix, its most frequent follower, the latest copy."""
+    for length in range(8, 1, -1):
+        suffix = text[-length:]
+        starts = [i for i in range(len(text) - length) if text[i : i + length] == suffix]
+        if len(suffix) == length and starts:
+            followers = [text[i + length] for i in starts]
+            counts = Counter(followers)
+            best = [i for i in starts if counts[text[i + length]] == max(counts.values())]
+            period = text[best[-1] + length : best[-1] + length + depth]
+            return tuple((period * depth)[:depth])
+    return None
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6))
+def test_it_copies_what_followed_the_longest_suffix_most_often(text: list[int], depth: int) -> None:
+    found = StopGap().find(session(text), depth)
+
+    assert (found and found.token_ids) == expected(text, depth)
+    if found is not None:
+        assert (found.position, found.last_token_id) == (len(text), text[-1])
+        assert (found.source, found.distributions) == ("stop_gap", None)
+        assert len(found.confidences) == depth
+        assert all(0 < confidence < 1 for confidence in found.confidences)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=20))
+def test_it_follows_a_text_as_it_grows(pieces: list[list[int]]) -> None:
+    stop_gap, growing = StopGap(), session([])
+    for piece in pieces:
+        growing.token_ids += piece
+        found = stop_gap.find(growing, 3)
+        assert (found and found.token_ids) == expected(growing.token_ids, 3)
+        stop_gap.end_step(verified=[1])
+
+
+def test_longer_and_clearer_matches_are_more_confident() -> None:
+    def confidence(text: Sequence[int]) -> float:
+        found = StopGap().find(session(text), 1)
+        assert found is not None
+        return found.confidences[0]
+
+    assert confidence([1, 2, 3, 4, 9, 1, 2, 3, 4]) > confidence([3, 4, 9, 0, 3, 4])
+    assert confidence([3, 4, 9, 0, 3, 4]) > confidence([3, 4, 9, 3, 4, 9, 3, 4, 8, 3, 4])
+
+
+def test_within_a_step_the_answer_stays_the_same_and_is_looked_for_once() -> None:
+    stop_gap, growing = StopGap(), session([1, 2, 3, 1, 2])
+    found = stop_gap.find(growing, 2)
+    growing.token_ids += [7]
+
+    assert stop_gap.find(growing, 2) is found
+    stop_gap.end_step(verified=[1])
+    assert stop_gap.find(growing, 2) is None
+
+
+def test_a_step_looks_for_a_few_requests_only_and_for_none_where_that_was_in_vain() -> None:
+    stop_gap = StopGap()
+    sessions = [session([1, 2, 3, 1, 2], session_id) for session_id in range(40)]
+
+    def num_found() -> int:
+        return sum(stop_gap.find(one, 2) is not None for one in sessions)
+
+    assert num_found() == MOST_SCANS
+    stop_gap.end_step(verified=[])
+    counts = []
+    for _ in range(20 * LAST_PAUSE):
+        counts.append(num_found())
+        stop_gap.end_step(verified=[])
+    assert set(counts) == {0, MOST_SCANS}
+    assert counts[-LAST_PAUSE * 4 :].count(MOST_SCANS) <= 4
+    while not num_found():
+        stop_gap.end_step(verified=[])
+    stop_gap.end_step(verified=[3])
+    assert num_found() == MOST_SCANS
+
+
+def test_a_few_requests_are_looked_for_in_each_step_however_vain() -> None:
+    stop_gap = StopGap()
+    for _ in range(50):
+        assert stop_gap.find(session([1, 2, 3, 1, 2]), 2) is not None
+        stop_gap.end_step(verified=[])
+
+
+def test_nothing_is_left_of_a_session_that_is_closed() -> None:
+    stop_gap = StopGap()
+    stop_gap.find(session([1, 2, 3, 1, 2]), 2)
+    stop_gap.end_step(verified=[])
+    stop_gap.close(1)
+
+    assert stop_gap.find(session([5, 6]), 2) is None  # another session of the same id
+
+
+# Exactness: sampled texts, each step verifying as many copied tokens as their confidence allows.
+
+VOCAB_SIZE, LENGTH, DEPTH, NUM_TEXTS = 3, 4, 3, 3000
+PROMPT = (0, 1, 2, 1, 0, 1)
+TARGET = np.random.default_rng(3).dirichlet(np.full(VOCAB_SIZE, 2.0), size=VOCAB_SIZE)
+
+Shipped = Callable[[Proposal], TruncatedDistributions | None]
+
+
+def point_masses(proposal: Proposal) -> None:
+    """As they are."""
+
+
+def confident(proposal: Proposal) -> TruncatedDistributions:
+    """As if they had been drawn from what a draft is confident of."""
+    q = np.full((len(proposal.token_ids), VOCAB_SIZE), 0.2, np.float32)
+    q[np.arange(len(q)), list(proposal.token_ids)] = 0.6
+    ids = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (len(q), 1))
+    return TruncatedDistributions(ids, q)
+
+
+def p_value(shipped: Shipped) -> float:
+    rng = np.random.default_rng(5)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(NUM_TEXTS):
+        stop_gap, writing = StopGap(), session(PROMPT)
+        while len(writing.token_ids) < len(PROMPT) + LENGTH:
+            found = stop_gap.find(writing, DEPTH)
+            depth = sum(c > 0.4 for c in found.confidences) if found is not None else 0
+            copied = found.token_ids[:depth] if found is not None else ()
+            q = shipped(found) if found is not None else None
+            rows = TARGET[[writing.token_ids[-1], *copied]]
+            writing.token_ids += verify(rows, copied, q and q.prefix(depth), rng).token_ids
+            stop_gap.end_step(verified=[1] if depth else [])
+        counts[tuple(writing.token_ids[len(PROMPT) :][:LENGTH])] += 1
+    texts = list(product(range(VOCAB_SIZE), repeat=LENGTH))
+    chances = [np.prod(TARGET[[PROMPT[-1], *text[:-1]], text]) for text in texts]
+    observed = np.array([counts[text] for text in texts])
+    return chi_square(observed, NUM_TEXTS * np.array(chances))
+
+
+@pytest.mark.parametrize(
+    ("shipped", "is_exact"), [(point_masses, True), (confident, False)], ids=["ours", "power check"]
+)
+def test_the_output_has_the_targets_distribution(shipped: Shipped, is_exact: bool) -> None:
+    assert (p_value(shipped) > 1e-4) == is_exact
