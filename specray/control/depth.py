@@ -1,27 +1,46 @@
 """How many draft tokens each request verifies in a step."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+from specray.control.roofline import Numbers, StepLoad, StepTime
+
+NO_LIMIT = sys.maxsize
+
+
+class Chains(NamedTuple):
+    """The draft tokens that a step could verify, one chain per request."""
+
+    survivals: Numbers  # [requests, depth]: that a token and all before it are accepted; falling
+    max_depths: NDArray[np.intp]  # [requests]; what lies beyond has survival 0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A request that could verify draft tokens in the step that is being planned."""
+class Batch:
+    """The step that is planned, without its draft tokens."""
 
-    acceptance_rate: float  # that the next token of its chain is accepted, in [0, 1]
-    max_depth: int  # most tokens it could verify
+    load: StepLoad
+    num_sure: int  # tokens it commits in any case: one for each request that decodes
+    max_drafts: int = NO_LIMIT  # room for draft tokens, by the budgets of tokens and KV memory
+    wait_s: float = 0.0  # lost before it begins, waiting for the chains' proposals
+    arrivals_per_s: float = 0.0  # requests, lately
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the step."""
+        return self.load.num_requests
 
 
 @dataclass(frozen=True, slots=True)
 class DepthPlan:
-    """Depths that maximise goodput, and the goodput they promise."""
+    """Depths, and the goodput they promise."""
 
-    depths: tuple[int, ...]  # one per candidate
+    depths: tuple[int, ...]  # one per chain
     num_expected: float  # tokens committed by the step, over the whole batch
     step_s: float
 
@@ -31,41 +50,54 @@ class DepthPlan:
         return self.num_expected / self.step_s if self.step_s > 0 else 0.0
 
 
-def plan_depths(
-    candidates: Sequence[Candidate],
-    num_plain: int,
-    step_time: Callable[[Numbers], Numbers],
-    wait_s: float = 0.0,
-) -> DepthPlan:
+def even_chains(rates: Sequence[float], max_depths: Sequence[int]) -> Chains:
+    """Chains whose tokens are each accepted with their request's rate."""
+    limits = np.asarray(max_depths, np.intp)
+    places = np.arange(1, limits.max(initial=0) + 1)
+    survivals = np.asarray(rates, np.float64)[:, None] ** places
+    return Chains(np.where(places <= limits[:, None], survivals, 0.0), limits)
+
+
+def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     """Choose the depths that maximise expected commits per second.
 
-    A token's survival is the product of the rates before it, so it falls along each chain, and
-    taking tokens in order of survival never takes a token before its predecessor. The best choice
-    of any number of tokens is therefore the first ones in that order, and the best of these is
-    the optimum, whatever the law of the step time (tests compare brute force).
+    Tokens are taken in order of survival, over all requests, for as long as each raises expected
+    commits over predicted seconds. Survival falls along a chain, so no token comes before its
+    predecessor, and no other choice of as many tokens commits more. Commits are then a concave
+    function of the number taken and seconds a convex one (`StepTime`), so their ratio has one peak,
+    and where it stops rising is the optimum over all depths (tests compare brute force).
 
-    Args:
-        candidates: The requests that may speculate. Each also gets one token for sure.
-        num_plain: Further requests in the step, each with one token.
-        step_time: Seconds of steps by their numbers of tokens.
-        wait_s: Time lost before the step begins, waiting for these candidates' proposals.
+    To stop there, instead of looking for a peak further on, is what keeps sampled output exact
+    whatever the step time does: whether a token is verified depends on survivals of tokens before
+    it, of its own and of other requests', never on one of a token behind it, which would tell which
+    token was drawn.
     """
-    rows, survivals = _chains(candidates)
-    order = np.argsort(-survivals)
-    num_sure = num_plain + len(candidates)
-    num_tokens = np.arange(num_sure, num_sure + len(order) + 1, dtype=np.float64)
-    expected = num_sure + np.concatenate(([0.0], np.cumsum(survivals[order])))
-    step_s = step_time(num_tokens) + wait_s
-    num_taken = int(np.argmax(expected / step_s)) if step_s[0] > 0 else 0
-    depths = np.bincount(rows[order[:num_taken]], minlength=len(candidates))
+    survivals = chains.survivals.ravel()
+    order = np.argsort(-survivals, kind="stable")[: batch.max_drafts]
+    gains = survivals[order]
+    order = order[: np.searchsorted(-gains, 0.0)]  # what is never accepted is not taken for free
+    expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(gains[: len(order)])))
+    step_s = (
+        step_time.predict(batch.load, np.arange(len(order) + 1, dtype=np.float64)) + batch.wait_s
+    )
+    if not step_s[0] > 0:
+        return DepthPlan((0,) * len(chains.max_depths), float(expected[0]), float(step_s[0]))
+    goodput = expected / step_s
+    rises = goodput[1:] > goodput[:-1]
+    num_taken = len(rises) if rises.all() else int(np.argmin(rises))
+    rows = order[:num_taken] // max(1, chains.survivals.shape[1])
+    depths = np.bincount(rows, minlength=len(chains.max_depths))
     return DepthPlan(tuple(depths.tolist()), float(expected[num_taken]), float(step_s[num_taken]))
 
 
-def _chains(candidates: Sequence[Candidate]) -> tuple[NDArray[np.intp], Numbers]:
-    """Each token's candidate and survival, chain by chain."""
-    max_depths = np.array([candidate.max_depth for candidate in candidates], np.intp)
-    rates = np.array([candidate.acceptance_rate for candidate in candidates], np.float64)
-    rows = np.repeat(np.arange(len(candidates)), max_depths)
-    ends = np.cumsum(max_depths)
-    places = np.arange(1, len(rows) + 1) - np.repeat(ends - max_depths, max_depths)
-    return rows, rates[rows] ** places
+def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
+    """The same depth for all, as far as their chains and the batch's budgets go."""
+    depths = np.minimum(chains.max_depths, depth)
+    while depths.sum() > batch.max_drafts:
+        depth -= 1
+        depths = np.minimum(chains.max_depths, depth)
+    places = np.arange(chains.survivals.shape[1])
+    gains = float(chains.survivals[places < depths[:, None]].sum())
+    num_drafts = np.arange(depths.sum() + 1, dtype=np.float64)
+    step_s = float(step_time.predict(batch.load, num_drafts)[-1]) + batch.wait_s
+    return DepthPlan(tuple(depths.tolist()), batch.num_sure + gains, step_s)

@@ -1,90 +1,223 @@
 """The fast loop: from what was measured to the depths of the next step."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specray.control.acceptance import INITIAL_RATE, AcceptanceRate, source_acceptance
-from specray.control.depth import Candidate, DepthPlan, plan_depths
+from specray.control.depth import NO_LIMIT, Batch, DepthPlan
+from specray.control.latency import ArrivalRate
+from specray.control.policies import make_policy
+from specray.control.probing import ProbeClock
+from specray.control.roofline import Intensity, Roofline, StepLoad
+from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
-from specray.types import Source
+from specray.control.survival import Offer, SurvivalModel, Verification
+from specray.types import DepthRule, GoodputRule
+from specray.wire.stats import Prospect
 
-_FIRST_PROBE_STEPS = 8  # steps at depth 0 before a request is tried again
-_LAST_PROBE_STEPS = 128  # each pause doubles up to this while it stays fruitless
+_GOODPUT = GoodputRule()
 PROBE_DEPTH = 2
+_MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
+_SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
+_PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
+_PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
+_GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
+_LEAST_GAIN = 1.02  # over plain decoding that is expected before speculation is taken up again
 
 
-class Offer(NamedTuple):
-    """A request's chance to speculate."""
+class Surroundings(NamedTuple):
+    """What else the next step holds, as far as that is known before it."""
 
-    acceptance: AcceptanceRate
-    source: Source
-    max_depth: int
+    num_kv_tokens: int = 0  # that it will read
+    num_prefills: int = 0
+    num_prefill_tokens: int = 0  # of those prefills' next chunks
+    max_drafts: int = NO_LIMIT  # room for draft tokens
 
 
 class Planner:
-    """Learns from steps and verifications; plans depths for goodput, and probes what it left out.
+    """Learns from steps and verifications; plans depths by a policy, and probes what it left out.
 
-    No decision looks at a proposed token or its probability, only at rates, caps and times:
-    cutting a sampled chain because of the token that is cut would bias the output.
+    No decision looks at a proposed token, only at what a draft is confident of, at rates, caps and
+    times: cutting a sampled chain because of the token that is cut would bias the output.
     """
 
-    def __init__(self) -> None:
-        self._step_time = StepTimeModel()
-        self._sources: dict[Source, AcceptanceRate] = defaultdict(source_acceptance)
-        self._pause_steps = self._steps_to_probe = _FIRST_PROBE_STEPS
-        self.is_probing = False  # whether the latest wanted depths hold a probe
-
-    def observe_step(self, num_tokens: int, seconds: float) -> None:
-        """Learn from a step without prefill."""
-        self._step_time.observe(num_tokens, seconds)
-
-    def observe_verification(
-        self, acceptance: AcceptanceRate, source: Source, num_proposed: int, num_accepted: int
+    def __init__(
+        self,
+        rule: DepthRule = _GOODPUT,
+        step_time: StepTimeModel | None = None,
+        roofline: Roofline | None = None,
     ) -> None:
-        """Learn, for the request and for the source, from what a verification accepted."""
-        acceptance.observe(num_proposed, num_accepted)
-        self._sources[source].observe(num_proposed, num_accepted)
+        """Takes the rule to plan by, and what is known of step times and hardware already."""
+        self._rule, self._policy = rule, make_policy(rule)
+        self._roofline = roofline
+        self._load = StepLoad(0, 0, 0)
+        self._arrivals = ArrivalRate()
+        self.step_time = step_time or StepTimeModel(roofline)
+        self.survival = SurvivalModel()
+        self._slowdown = Slowdown()
+        self.is_probing = False  # whether the latest wanted depths hold a probe
+        self.is_off = False  # whether they were all 0 but for a probe's
+        self.near: frozenset[int] = frozenset()  # offers that are about to be probed
+        self._surroundings = Surroundings()
+        self._verifications: list[Verification] = []  # of the step that has just ended
+        self._probe_clock = ProbeClock()
+        self._step_s = 0.0
+        self._num_wanted = 0  # times that depths were wanted
+        self._has_verified = False  # since the latest look ahead
+        self.prospect = Prospect()  # of speculation with proposals that are always there
+
+    def follow(self, rule: DepthRule) -> None:
+        """Plan by this rule from now on; the same one goes on with what it has learnt."""
+        if rule != self._rule:
+            self._rule, self._policy = rule, make_policy(rule)
+
+    def expect(self, surroundings: Surroundings, now_s: float) -> None:
+        """Plan for steps in these surroundings from now on."""
+        self._surroundings = surroundings
+        self._arrivals.advance(now_s)
+
+    def observe_step(self, load: StepLoad, seconds: float, *, is_drafting: bool = False) -> None:
+        """Learn from a finished step, its draft tokens among the load.
+
+        Args:
+            load: What it held.
+            seconds: How long it took.
+            is_drafting: Whether drafts were asked to work beside it.
+        """
+        if is_drafting:
+            self.step_time.observe(load, seconds)
+        elif self._slowdown.is_resting:
+            self._slowdown.observe_rest(seconds, self.step_time.step_s(load))
+        else:  # as if drafts worked beside it, so that all that is learnt is alike
+            self.step_time.observe(load, self._slowdown.factor * seconds)
+        self._load, self._step_s = load, seconds
+
+    def observe_arrival(self, now_s: float) -> None:
+        """Note that a request has come."""
+        self._arrivals.observe(now_s)
+
+    def intensity(self) -> Intensity | None:
+        """Where the latest step stood on the roofline; None where the hardware is not known."""
+        is_known = self._roofline is not None and self._load.num_tokens > 0
+        return self._roofline.intensity(self._load) if self._roofline and is_known else None
+
+    @property
+    def hardware(self) -> str:
+        """The name of the hardware's profile; empty if there is none."""
+        return self._roofline.hardware.name if self._roofline else ""
+
+    def observe_verification(self, offer: Offer, num_accepted: int) -> None:
+        """Learn from a verification of as many of an offer's tokens as its depth says."""
+        if offer.max_depth > 0:
+            self._verifications.append(Verification(offer, num_accepted))
+            self._policy.observe(offer.max_depth, num_accepted)
 
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
-        """The depths with the highest goodput; see `plan_depths`."""
-        candidates = [Candidate(self._rate(offer), offer.max_depth) for offer in offers]
-        return plan_depths(candidates, num_plain, self._step_time.predict, wait_s)
+        """The depths that the policy chooses.
+
+        Args:
+            offers: The requests that may speculate.
+            num_plain: Further requests that decode in the step.
+            wait_s: Time lost before it begins, waiting for these offers' proposals.
+        """
+        self._learn()
+        batch = self._batch(len(offers) + num_plain, wait_s)
+        return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float
+        self, offers: Sequence[Offer], num_plain: int, wait_s: float, *, is_ahead: bool = False
     ) -> tuple[int, ...]:
         """How deep the next proposals should be, given the wait for them.
 
-        Requests that are better off at depth 0 are tried with a short proposal now and then, all
-        in the same step, so that a change for the better is noticed at a bounded cost.
+        Some of the requests that are better off at depth 0 are tried with a short proposal now and
+        then, in the same step, so that a change for the better is noticed at a bounded cost. Drafts
+        that work ahead, and so all the time, rest for a few steps now and then, to see what that
+        costs.
+
+        Args:
+            offers: The requests to ask for.
+            num_plain: Further requests that decode.
+            wait_s: For the proposals.
+            is_ahead: Whether proposals are mostly drafted ahead.
         """
+        self._learn()
+        self.is_probing, self.near = False, frozenset()
         if not offers:
-            self.is_probing = False
             return ()  # nobody to ask: says nothing about whether speculation pays
+        self._look_ahead(offers, num_plain)
         speculative = self.plan(offers, num_plain, wait_s)
+        if not self.weighs_costs:
+            self.is_off = not any(speculative.depths)
+            return speculative.depths
         plain = self.plan((), num_plain + len(offers))
-        is_worth_it = speculative.goodput > plain.goodput
+        least_gain = _LEAST_GAIN if self.is_off else 1.0
+        is_worth_it = speculative.goodput > least_gain * self._slowdown.factor * plain.goodput
+        self._slowdown.is_resting = False
+        if is_ahead and is_worth_it and self._slowdown.is_time_to_rest():
+            return (0,) * len(offers)
         depths = speculative.depths if is_worth_it else (0,) * len(offers)
-        left_out = [d == 0 and offer.max_depth > 0 for d, offer in zip(depths, offers, strict=True)]
-        self.is_probing = self._is_time_to_probe(any(left_out))
-        if not self.is_probing:
+        self.is_off = not any(depths)
+        left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
+        if not left_out:
+            self._probe_clock.reset()
             return depths
-        return tuple(
-            min(PROBE_DEPTH, offer.max_depth) if is_left_out else depth
-            for depth, offer, is_left_out in zip(depths, offers, left_out, strict=True)
+        self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
+        probed = left_out[:_MOST_PROBED]
+        cost_s = self._probe_cost_s(len(probed), len(offers) + num_plain, wait_s)
+        self.is_probing = self._probe_clock.tick(self._step_s, cost_s)
+        if not self.is_probing:
+            self.near = frozenset(probed if self._probe_clock.is_near else ())
+            return depths
+        self._slowdown.relieve()
+        tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}
+        return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
+
+    def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
+        """Compares speculation without waits to plain decoding: what more drafts might bring."""
+        self._num_wanted += 1
+        if self._num_wanted % _PROSPECT_PERIOD != 1:
+            return
+        plan, plain = self.plan(offers, num_plain), self.plan((), num_plain + len(offers))
+        if plain.goodput <= 0 or plan.step_s <= 0:
+            return
+        gain = plan.goodput / (self._slowdown.factor * plain.goodput)
+        before = self.prospect
+        part = _PROSPECT_GAIN if self._has_verified else _GUESS_GAIN
+        part = part if before.gain else 1.0
+        self._has_verified = False
+        self.prospect = Prospect(
+            before.gain + part * (gain - before.gain),
+            before.step_s + part * (plan.step_s - before.step_s),
         )
 
-    def _rate(self, offer: Offer) -> float:
-        return offer.acceptance.rate(self._sources[offer.source].rate(INITIAL_RATE))
+    @property
+    def weighs_costs(self) -> bool:
+        """Whether the policy does: see `DepthPolicy`."""
+        return self._policy.weighs_costs
 
-    def _is_time_to_probe(self, is_someone_left_out: bool) -> bool:
-        if not is_someone_left_out:
-            self._pause_steps = self._steps_to_probe = _FIRST_PROBE_STEPS
-            return False
-        self._steps_to_probe -= 1
-        if self._steps_to_probe > 0:
-            return False
-        self._pause_steps = min(2 * self._pause_steps, _LAST_PROBE_STEPS)
-        self._steps_to_probe = self._pause_steps
-        return True
+    def _probe_cost_s(self, num_probed: int, num_decoding: int, wait_s: float) -> float:
+        """Seconds that a step with a probe takes longer; only waits that end are paid in full."""
+        load = self._batch(num_decoding, 0.0).load
+        longer = load._replace(num_tokens=load.num_tokens + PROBE_DEPTH * num_probed)
+        step_cost_s = self.step_time.step_s(longer) - self.step_time.step_s(load)
+        return step_cost_s + (wait_s if wait_s < self._step_s else self._step_s)
+
+    def _learn(self) -> None:
+        """From the verifications since the last call, all at once."""
+        if not self._verifications:
+            return
+        verifications, self._verifications = self._verifications, []
+        self._has_verified = True
+        num_expected = self.survival.observe(verifications)
+        num_accepted = sum(verification.num_accepted for verification in verifications)
+        if self.is_probing and num_accepted > _SURPRISE * num_expected:
+            self._probe_clock.reset()
+
+    def _batch(self, num_decoding: int, wait_s: float) -> Batch:
+        around = self._surroundings
+        load = StepLoad(
+            num_decoding + around.num_prefills,
+            num_decoding + around.num_prefill_tokens,
+            around.num_kv_tokens,
+        )
+        rate = self._arrivals.per_s
+        return Batch(load, num_decoding, around.max_drafts, wait_s, rate)

@@ -1,75 +1,210 @@
 """How long a target step takes, learnt from the steps themselves."""
 
-from typing import TypeVar
+import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_Number = TypeVar("_Number", float, NDArray[np.float64])
+from specray.control.roofline import Numbers, StepLoad, StepTime
 
-_PRIOR_TOKEN_COST = 0.03  # of the base, per token; a memory-bound step's order
-_PRIOR_STRENGTH = 16.0  # as if so many steps had been seen a token away from the mean
-_FORGETTING = 0.99  # weight that a step keeps when the next one arrives
-_OUTLIER = 4.0  # a step this many times the prediction is clipped: a page fault, not a law
+_KNOTS = (8.0, 32.0, 128.0, 512.0)  # tokens of a step at which the cost of one may rise
+_FEATURES = ("prior", "base", "token", *(f"beyond {knot:g}" for knot in _KNOTS), "request", "kv")
+# How far each coefficient may stray from 0 (the first: from the start's), in units of the first
+# prediction: 0.05 a token makes 20 tokens cost as much again as all the rest.
+_SCALES = np.array([2.0, 0.3, 0.05, 0.05, 0.02, 0.008, 0.002, 0.03, 1e-4])
+_NOISE = 0.1  # of a step's time, by which steps of the same size differ
+
+_BIN_FORGETTING = 0.98  # weight that a bin's steps keep when another of their size arrives
+_FORGETTING = 0.9995  # and when any other does: what is not seen any more fades slowly
+_NUM_BINS = 13  # by powers of two of the number of tokens
+_LEAST_TOLERANCE = 0.15  # relative errors within it count in full, as do those usual lately
+_PATIENCE_STEPS = 8  # so many outliers in a row on one side are no accident but another law
+_RUN_FORGETTING = 0.8  # of everything, for each step of a longer run
+_IMPOSSIBLY_FAST = 0.25  # of the prediction; slow may be an accident, fast can't:
+_PATIENCE_TOO_FAST = 3  # after so many such steps in a row what was learnt is dropped
+_LEVEL_GAIN = 0.2  # of how much slower or faster than predicted the latest step was
+_LARGEST_SURPRISE = 0.3  # of one step's logarithm
+_LEVEL_SHARE = 0.5  # of the level that is taken out of what is learnt for good
+_EAGER_STEPS = 64  # fitted after each of them, later after every few
+_STEPS_PER_FIT = 4
+
+
+class MemoryBound:
+    """The shape to start from where the hardware is not known: tokens are nearly free."""
+
+    def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        """In units of a step without tokens."""
+        seconds: Numbers = 1.0 + 0.03 * (load.num_tokens + num_drafts)
+        return seconds
 
 
 class StepTimeModel:
-    """T(tokens) = base + tokens * cost, fitted by discounted least squares.
+    """T = prior * scale + costs of tokens, requests and KV tokens, none of them negative.
 
-    A memory-bound step reads the weights once however many tokens it verifies, so the base is
-    large and the cost small; near the ridge the cost takes over (roofline, arXiv 2402.16363).
-    The cost is drawn towards a share of the base for as long as steps hardly differ in size.
+    The prior is the roofline's prediction where the hardware is known. The cost of a token may rise
+    at some numbers of tokens, so that T is convex in it, as a step's is that is bound by memory
+    first and by FLOPs then. Relative errors are minimised, those of outliers with less weight
+    (Huber's). A step fades as others of its size arrive and hardly otherwise: what was learnt
+    under load is still known after a quiet hour. On top of that a level follows the last few steps,
+    as clocks and neighbours slow all steps down alike for a while.
     """
 
-    def __init__(self) -> None:
-        self._base_s = 0.0
-        self._cost_s = 0.0
-        self._forget()
+    def __init__(self, prior: StepTime | None = None) -> None:
+        """Takes the roofline, if there is one."""
+        self._has_prior = prior is not None
+        self._prior: StepTime = prior or MemoryBound()
+        self._start_over()
+        self.median_error = 0.0  # relative, of predictions before their step was learnt from
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether any step has been measured."""
-        return self._weight > 0
+    def _start_over(self) -> None:
+        size = len(_FEATURES)
+        self._coefficients: Numbers = np.zeros(size)
+        self._start: Numbers = np.zeros(size)
+        self._penalties: Numbers = np.zeros(size)
+        self._squares = np.zeros((_NUM_BINS, size, size))  # normal equations of each bin
+        self._targets = np.zeros((_NUM_BINS, size))
+        self._num_steps = 0
+        self._level = 0.0  # logarithm of how slow the machine is at the moment
+        self._num_too_fast = 0
+        self._run = 0  # outliers in a row; negative when faster than predicted
+        self._tolerance = _LEAST_TOLERANCE
+        if self._has_prior:
+            self._begin(1.0)
 
-    def predict(self, num_tokens: _Number) -> _Number:
-        """Seconds that steps of so many tokens take; 0 before the first measurement."""
-        return self._base_s + self._cost_s * num_tokens
+    def _begin(self, scale: float) -> None:
+        """Start from the prior."""
+        unit_s = scale * float(self._prior.predict(StepLoad(1, 1, 0), np.zeros(1))[0])
+        self._start[0] = self._coefficients[0] = scale
+        spread = np.concatenate(([scale], np.full(len(_FEATURES) - 1, unit_s))) * _SCALES
+        self._penalties = (_NOISE / spread) ** 2
 
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        """Learn from a finished step without prefill."""
-        if self.is_ready:
-            expected_s = self.predict(num_tokens)
-            if seconds * _OUTLIER < expected_s:
-                self._forget()  # slow may be an accident, fast can't: what was learnt is wrong
-            elif expected_s > 0:
-                seconds = min(seconds, _OUTLIER * expected_s)
-        self._decay()
-        self._add(num_tokens, seconds)
-        self._fit()
+    def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        """See `StepTime.predict`."""
+        scale, base, token, *beyond, request, kv = self._coefficients.tolist()
+        num_tokens = load.num_tokens + num_drafts
+        fixed = base + request * load.num_requests + kv * load.num_kv_tokens
+        seconds = scale * self._prior.predict(load, num_drafts) + (fixed + token * num_tokens)
+        for knot, cost in zip(_KNOTS, beyond, strict=True):
+            if cost > 0:
+                seconds += cost * np.maximum(0.0, num_tokens - knot)
+        now: Numbers = seconds * math.exp(self._level)
+        return now
 
-    def _forget(self) -> None:
-        self._weight = 0.0
-        self._sum_x = self._sum_xx = self._sum_y = self._sum_xy = 0.0
+    def step_s(self, load: StepLoad) -> float:
+        """Seconds of one step."""
+        return float(self.predict(load, np.zeros(1))[0])
 
-    def _decay(self) -> None:
-        self._weight *= _FORGETTING
-        self._sum_x *= _FORGETTING
-        self._sum_xx *= _FORGETTING
-        self._sum_y *= _FORGETTING
-        self._sum_xy *= _FORGETTING
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learn from a finished step; one without tokens or without time teaches nothing."""
+        if not seconds > 0 or load.num_tokens < 1:
+            return
+        expected_s = self.step_s(load)
+        is_too_fast = seconds < _IMPOSSIBLY_FAST * expected_s
+        self._num_too_fast = self._num_too_fast + 1 if is_too_fast else 0
+        if self._num_too_fast >= _PATIENCE_TOO_FAST:
+            self._start_over()
+            expected_s = self.step_s(load)
+        if expected_s <= 0:
+            self._begin(seconds / float(self._prior.predict(load, np.zeros(1))[0]))
+            expected_s = seconds
+        error = seconds / expected_s - 1
+        self._note_error(abs(error))
+        usual_s = seconds / math.exp(_LEVEL_SHARE * self._level)
+        self._add(load, usual_s / expected_s, expected_s, self._weight(error))
+        surprise = math.log(seconds / expected_s)
+        bounded = min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
+        self._level += _LEVEL_GAIN * bounded
+        self._num_steps += 1
+        if self._num_steps < _EAGER_STEPS or self._num_steps % _STEPS_PER_FIT == 0:
+            self._fit()
 
-    def _add(self, x: float, y: float) -> None:
-        self._weight += 1.0
-        self._sum_x += x
-        self._sum_xx += x * x
-        self._sum_y += y
-        self._sum_xy += x * y
+    def state(self) -> dict[str, Any]:
+        """What has been learnt, as JSON can hold it."""
+        return {
+            "features": list(_FEATURES),
+            "start": self._start.tolist(),
+            "penalties": self._penalties.tolist(),
+            "squares": self._squares.tolist(),
+            "targets": self._targets.tolist(),
+        }
+
+    def restore(self, state: Mapping[str, Any], trust: float) -> None:
+        """Go on from what was learnt before.
+
+        Args:
+            state: A `state` of a model of the same kind.
+            trust: Weight of the old steps against new ones, in (0, 1].
+
+        Raises:
+            ValueError: it is no such state.
+        """
+        if state.get("features") != list(_FEATURES):
+            raise ValueError("its features are others")
+        parts = [self._sound(state, name) for name in ("start", "penalties", "squares", "targets")]
+        self._start, self._penalties, squares, targets = parts
+        self._squares, self._targets = trust * squares, trust * targets
+        self._num_steps = _EAGER_STEPS
+        try:
+            self._fit()
+        except np.linalg.LinAlgError as error:
+            self._start_over()
+            raise ValueError(f"its normal equations have no solution: {error}") from None
+
+    def _sound(self, state: Mapping[str, Any], name: str) -> NDArray[np.float64]:
+        values = np.array(state.get(name), np.float64)
+        shape = getattr(self, f"_{name}").shape
+        if values.shape != shape or not np.isfinite(values).all():
+            raise ValueError(f"its {name} are not {shape} numbers")
+        return values
+
+    def _note_error(self, error: float) -> None:
+        """Follow the median: up and down by the same small step in relative terms."""
+        gain = 0.05 if self._num_steps < _EAGER_STEPS else 0.02
+        self.median_error = max(1e-3, self.median_error)
+        self.median_error *= 1 + gain if error > self.median_error else 1 - gain
+
+    def _weight(self, error: float) -> float:
+        """Huber's weight; that of a run of outliers is full, as then the law has changed."""
+        size = abs(error)
+        is_outlier = size > self._tolerance
+        side = 1 if error > 0 else -1
+        self._run = (self._run + side if self._run * side >= 0 else side) if is_outlier else 0
+        tolerance = self._tolerance
+        self._tolerance += 0.02 * (max(_LEAST_TOLERANCE, 3 * min(size, 0.5)) - self._tolerance)
+        if not is_outlier or abs(self._run) > _PATIENCE_STEPS:
+            return 1.0
+        return tolerance / size
+
+    def _add(self, load: StepLoad, target: float, unit_s: float, weight: float) -> None:
+        row = self._row(load) / unit_s
+        bin_index = min(_NUM_BINS - 1, int(load.num_tokens).bit_length() - 1)
+        keep = _RUN_FORGETTING if abs(self._run) > _PATIENCE_STEPS else _FORGETTING
+        self._squares *= keep
+        self._targets *= keep
+        self._squares[bin_index] *= _BIN_FORGETTING
+        self._targets[bin_index] *= _BIN_FORGETTING
+        self._squares[bin_index] += weight * np.outer(row, row)
+        self._targets[bin_index] += weight * target * row
+
+    def _row(self, load: StepLoad) -> Numbers:
+        beyond = [max(0.0, load.num_tokens - knot) for knot in _KNOTS]
+        prior_s = float(self._prior.predict(load, np.zeros(1))[0])
+        return np.array(
+            [prior_s, 1.0, load.num_tokens, *beyond, load.num_requests, load.num_kv_tokens]
+        )
 
     def _fit(self) -> None:
-        mean_x, mean_y = self._sum_x / self._weight, self._sum_y / self._weight
-        spread = max(0.0, self._sum_xx - self._weight * mean_x**2)
-        covariation = self._sum_xy - self._weight * mean_x * mean_y
-        prior_s = mean_y * _PRIOR_TOKEN_COST / (1 + _PRIOR_TOKEN_COST * mean_x)
-        cost_s = (covariation + _PRIOR_STRENGTH * prior_s) / (spread + _PRIOR_STRENGTH)
-        self._cost_s = min(max(0.0, cost_s), mean_y / max(mean_x, 1.0))
-        self._base_s = mean_y - self._cost_s * mean_x
+        """Least squares without negative coefficients, by leaving out what would become so."""
+        squares = self._squares.sum(axis=0) + np.diag(self._penalties)
+        targets = self._targets.sum(axis=0) + self._penalties * self._start
+        kept = np.arange(len(_FEATURES))
+        solution = targets
+        while len(kept) > 0:
+            solution = np.linalg.solve(squares[np.ix_(kept, kept)], targets[kept])
+            if solution.min() >= 0:
+                break
+            kept = np.delete(kept, int(solution.argmin()))
+        self._coefficients = np.zeros(len(_FEATURES))
+        self._coefficients[kept] = solution[: len(kept)]

@@ -1,90 +1,180 @@
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specray.control.depth import Candidate, DepthPlan, Numbers, plan_depths
+from specray.control.depth import (
+    NO_LIMIT,
+    Batch,
+    Chains,
+    DepthPlan,
+    Numbers,
+    even_chains,
+    plan_depths,
+    uniform_plan,
+)
+from specray.control.roofline import StepLoad
 
 rates = st.floats(0.0, 1.0)
-candidates = st.lists(st.builds(Candidate, rates, st.integers(0, 4)), max_size=3)
+chance_chains = st.lists(st.lists(rates, max_size=4), max_size=3)
 
 
-def expected_commits(batch: list[Candidate], depths: tuple[int, ...], num_plain: int) -> float:
-    """The one sure token of each request, and each draft token by its chance to survive."""
-    chains = zip(batch, depths, strict=True)
-    survivals = (c.acceptance_rate**i for c, depth in chains for i in range(1, depth + 1))
-    return num_plain + len(batch) + sum(survivals)
+@dataclass
+class Law:
+    """A step time as a function of the number of tokens."""
+
+    of: Callable[[Numbers], Numbers]
+
+    def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        return self.of(load.num_tokens + num_drafts)
 
 
-def best_goodput(batch: list[Candidate], num_plain: int, base: float, cost: float) -> float:
-    """Goodput of the best of all depths, by trying them all."""
-    num_sure = num_plain + len(batch)
-    return max(
-        expected_commits(batch, depths, num_plain) / (base + cost * (num_sure + sum(depths)))
-        for depths in itertools.product(*(range(c.max_depth + 1) for c in batch))
+def linear(base: float, cost: float) -> Law:
+    return Law(lambda n: base + cost * n)
+
+
+def chains_of(rates_of_tokens: list[list[float]]) -> Chains:
+    """Chains whose tokens are each accepted, after those before, with a rate of their own."""
+    depth = max(map(len, rates_of_tokens), default=0)
+    survivals = np.zeros((len(rates_of_tokens), depth))
+    for row, chain in enumerate(rates_of_tokens):
+        survivals[row, : len(chain)] = np.cumprod(chain)
+    return Chains(survivals, np.array([len(chain) for chain in rates_of_tokens], np.intp))
+
+
+def batch_of(num_chains: int, num_plain: int = 0, wait_s: float = 0.0, prefill: int = 0) -> Batch:
+    num_sure = num_plain + num_chains
+    load = StepLoad(num_sure + (prefill > 0), num_sure + prefill, 0)
+    return Batch(load, num_sure, wait_s=wait_s)
+
+
+def goodput(chains: Chains, depths: tuple[int, ...], batch: Batch, law: Law) -> float:
+    """Expected commits per second of any depths."""
+    gained = sum(
+        float(row[:depth].sum()) for row, depth in zip(chains.survivals, depths, strict=True)
     )
+    seconds = float(law.of(np.array([batch.load.num_tokens + sum(depths)], float))[0])
+    return (batch.num_sure + gained) / (seconds + batch.wait_s)
 
 
-@given(candidates, st.integers(0, 5), st.floats(1e-3, 1.0), st.floats(0.0, 0.5), st.floats(0, 1))
+def best_goodput(chains: Chains, batch: Batch, law: Law, most: int = NO_LIMIT) -> float:
+    """That of the best of all depths, by trying them all."""
+    choices = itertools.product(*(range(depth + 1) for depth in chains.max_depths))
+    return max(goodput(chains, c, batch, law) for c in choices if sum(c) <= most)
+
+
+@given(
+    *(chance_chains, st.integers(0, 5), st.floats(1e-3, 1.0), st.floats(0.0, 0.5)),
+    *(st.integers(0, 12), st.floats(0, 0.5), st.floats(0, 1), st.integers(0, 40)),
+)
 def test_no_other_depths_have_a_higher_goodput(
-    batch: list[Candidate], num_plain: int, base: float, cost: float, wait_s: float
+    tokens: list[list[float]],
+    num_plain: int,
+    base: float,
+    cost: float,
+    bend: int,
+    more: float,
+    wait_s: float,
+    prefill: int,
 ) -> None:
-    plan = plan_depths(batch, num_plain, lambda n: base + cost * n, wait_s)
+    law = Law(lambda n: base + cost * n + more * np.maximum(0.0, n - bend))
+    chains, batch = chains_of(tokens), batch_of(len(tokens), num_plain, wait_s, prefill)
+    plan = plan_depths(chains, batch, law)
 
-    assert plan.goodput == pytest.approx(best_goodput(batch, num_plain, base + wait_s, cost))
-    assert all(0 <= d <= c.max_depth for d, c in zip(plan.depths, batch, strict=True))
+    assert plan.goodput == pytest.approx(best_goodput(chains, batch, law))
+    assert all(0 <= d <= most for d, most in zip(plan.depths, chains.max_depths, strict=True))
 
 
-@given(candidates, st.integers(0, 5), st.floats(0, 1))
+@given(chance_chains, st.integers(0, 12))
+def test_a_budget_is_kept_and_spent_on_the_best(tokens: list[list[float]], most: int) -> None:
+    chains, law = chains_of(tokens), linear(1.0, 0.01)
+    batch = Batch(StepLoad(len(tokens), len(tokens), 0), len(tokens), max_drafts=most)
+    plan = plan_depths(chains, batch, law)
+
+    assert sum(plan.depths) <= most
+    assert plan.goodput == pytest.approx(best_goodput(chains, batch, law, most))
+
+
+@given(chance_chains, st.integers(0, 5), st.floats(0, 1))
 def test_the_promise_is_that_of_the_depths(
-    batch: list[Candidate], num_plain: int, wait_s: float
+    tokens: list[list[float]], num_plain: int, wait_s: float
 ) -> None:
-    plan = plan_depths(batch, num_plain, lambda n: 0.05 + 0.001 * n, wait_s)
+    law = linear(0.05, 0.001)
+    chains, batch = chains_of(tokens), batch_of(len(tokens), num_plain, wait_s)
+    plan = plan_depths(chains, batch, law)
 
-    num_tokens = num_plain + len(batch) + sum(plan.depths)
-    assert plan.num_expected == pytest.approx(expected_commits(batch, plan.depths, num_plain))
+    num_tokens = num_plain + len(tokens) + sum(plan.depths)
     assert plan.step_s == pytest.approx(0.05 + 0.001 * num_tokens + wait_s)
+    assert plan.goodput == pytest.approx(goodput(chains, plan.depths, batch, law))
+
+
+@given(
+    st.lists(st.lists(rates, min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.lists(st.floats(0.01, 1.0), min_size=20, max_size=20),
+)
+def test_whether_a_token_is_taken_depends_on_none_behind_it(
+    tokens: list[list[float]], others: list[float], steps: list[float]
+) -> None:
+    jumpy = Law(lambda n: np.cumsum(steps)[n.astype(int)])  # no convex law: the worst case
+    batch = batch_of(len(tokens))
+    first = tokens[0]
+    for place in range(1, len(first)):
+        same_up_to_here = [[*first[:place], *others][: len(first)], *tokens[1:]]
+        before = plan_depths(chains_of(tokens), batch, jumpy).depths[0]
+        after = plan_depths(chains_of(same_up_to_here), batch, jumpy).depths[0]
+        assert min(before, place) == min(after, place)
 
 
 def test_tokens_that_cost_nothing_are_all_taken() -> None:
-    batch = [Candidate(0.1, 3), Candidate(1.0, 5), Candidate(0.5, 0)]
+    chains = even_chains([0.1, 1.0, 0.5], [3, 5, 0])
 
-    assert plan_depths(batch, 0, lambda n: 0.05 + 0 * n).depths == (3, 5, 0)
+    assert plan_depths(chains, batch_of(3), linear(0.05, 0.0)).depths == (3, 5, 0)
 
 
 def test_a_token_that_is_never_accepted_is_not_taken_even_for_free() -> None:
-    assert plan_depths([Candidate(0.0, 8)], 0, lambda n: 0.05 + 0 * n).depths == (0,)
+    assert plan_depths(even_chains([0.0], [8]), batch_of(1), linear(0.05, 0.0)).depths == (0,)
 
 
 def test_a_full_batch_leaves_no_room_for_poor_drafts() -> None:
-    def compute_bound(num_tokens: Numbers) -> Numbers:
-        return 0.001 * num_tokens
+    chains = even_chains([0.6] * 64, [5] * 64)
 
-    assert plan_depths([Candidate(0.6, 5)] * 64, 0, compute_bound).depths == (0,) * 64
+    assert plan_depths(chains, batch_of(64), linear(0.0, 0.001)).depths == (0,) * 64
+
+
+def test_a_chunk_of_a_prefill_leaves_no_room_beyond_the_ridge() -> None:
+    law = Law(lambda n: 0.05 + 0.01 * np.maximum(0.0, n - 64))
+    chains = even_chains([0.6] * 4, [5] * 4)
+
+    assert plan_depths(chains, batch_of(4), law).depths == (5,) * 4
+    assert plan_depths(chains, batch_of(4, prefill=60), law).depths == (0,) * 4
 
 
 def test_the_likelier_request_gets_the_depth() -> None:
-    depths = plan_depths([Candidate(0.4, 5), Candidate(0.9, 5)], 2, lambda n: 1 + 0.1 * n).depths
+    depths = plan_depths(even_chains([0.4, 0.9], [5, 5]), batch_of(2, 2), linear(1, 0.1)).depths
 
     assert depths[1] > depths[0]
 
 
 def test_an_empty_step_promises_nothing() -> None:
-    plan = plan_depths([], 0, lambda n: 0.05 + 0 * n)
+    plan = plan_depths(even_chains([], []), batch_of(0), linear(0.05, 0.0))
 
     assert (plan.depths, plan.goodput) == ((), 0.0)
 
 
 def test_nothing_is_promised_while_no_step_was_measured() -> None:
-    plan = plan_depths([Candidate(0.9, 5)], 3, lambda n: 0 * n)
+    plan = plan_depths(even_chains([0.9], [5]), batch_of(1, 3), linear(0.0, 0.0))
 
     assert (plan.depths, plan.goodput) == ((0,), 0.0)
 
 
 def test_a_wait_without_end_is_not_worth_it() -> None:
-    plan = plan_depths([Candidate(0.9, 5)], 0, lambda n: 0.05 + 0 * n, wait_s=math.inf)
+    plan = plan_depths(even_chains([0.9], [5]), batch_of(1, 0, math.inf), linear(0.05, 0.0))
 
     assert (plan.depths, plan.goodput) == ((0,), 0.0)
 
@@ -93,8 +183,21 @@ def test_goodput_is_tokens_per_second() -> None:
     assert DepthPlan((), 10.0, 0.5).goodput == 20.0
 
 
-def test_a_step_time_with_a_jump_does_not_hide_what_lies_behind_it() -> None:
-    def padded(num_tokens: Numbers) -> Numbers:
-        return 1.0 + 0.2 * (num_tokens > 2)  # as of CUDA graphs of 2 and 8 tokens
+@given(chance_chains, st.integers(0, 5), st.integers(0, 6))
+def test_a_uniform_plan_is_worth_what_its_depths_are(
+    tokens: list[list[float]], num_plain: int, depth: int
+) -> None:
+    law = linear(0.05, 0.001)
+    chains, batch = chains_of(tokens), batch_of(len(tokens), num_plain)
+    plan = uniform_plan(depth, chains, batch, law)
 
-    assert plan_depths([Candidate(0.9, 4)], 1, padded).depths == (4,)
+    assert plan.depths == tuple(min(depth, len(chain)) for chain in tokens)
+    assert plan.goodput == pytest.approx(goodput(chains, plan.depths, batch, law))
+
+
+def test_a_uniform_plan_keeps_the_budget() -> None:
+    batch = Batch(StepLoad(3, 3, 0), 3, max_drafts=7)
+
+    plan = uniform_plan(5, even_chains([0.9] * 3, [5, 5, 1]), batch, linear(0.05, 0.0))
+
+    assert plan.depths == (3, 3, 1)

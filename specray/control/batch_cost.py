@@ -1,0 +1,52 @@
+"""What a batch costs by its size, learnt from batches."""
+
+import math
+
+_MEMORY = 0.998  # of what is known, at each batch: some 500 count
+_DOUBT = 2.0  # weight of the belief that half of a usual batch's time does not grow with its size
+_SPLIT = 4.0  # times the fixed part that a batch should take, for its splitting to cost little
+
+
+class BatchCost:
+    """A line through batches' sizes and seconds, by least squares that slowly forget.
+
+    Sizes that hardly vary say nothing about the slope: it is then near the prior belief.
+    """
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._size = self._seconds = 0.0  # means
+        self._spread = self._joint = 0.0  # sums of squares about the means
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Learn from a finished batch."""
+        kept = _MEMORY * self._weight
+        self._weight = kept + 1.0
+        deviation, delay = size - self._size, seconds - self._seconds
+        part = kept / self._weight
+        self._spread = _MEMORY * self._spread + part * deviation**2
+        self._joint = _MEMORY * self._joint + part * deviation * delay
+        self._size += deviation / self._weight
+        self._seconds += delay / self._weight
+
+    @property
+    def per_item_s(self) -> float:
+        """Seconds that one more item takes."""
+        if not self._weight:
+            return 0.0
+        doubt = _DOUBT * self._size**2
+        believed = 0.5 * self._seconds / self._size
+        slope = (self._joint + doubt * believed) / (self._spread + doubt)
+        return min(max(0.0, slope), self._seconds / self._size)
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds that any batch takes."""
+        return self._seconds - self.per_item_s * self._size
+
+    @property
+    def divisible_size(self) -> int:
+        """Batches of this size cost little more than larger ones, item by item; at least 1."""
+        if not self._weight or self.per_item_s * 1e6 <= self.fixed_s:
+            return 1_000_000
+        return max(1, math.ceil(_SPLIT * self.fixed_s / self.per_item_s))

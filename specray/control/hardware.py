@@ -1,0 +1,78 @@
+"""What accelerators can do, for the roofline.
+
+Peaks are dense (without structured sparsity) and for the SXM or OAM part, per device; links are the
+bandwidth out of one device towards its peers. Sources, all by the makers: "NVIDIA H100 Tensor Core
+GPU Datasheet", "NVIDIA H200 Tensor Core GPU Datasheet", "NVIDIA Blackwell Architecture Technical
+Brief" (HGX B200, per GPU), "NVIDIA A100 80GB Datasheet", "NVIDIA L40S Datasheet", "AMD Instinct
+MI300X Data Sheet". Where a sheet gives a peak with sparsity only, it is halved; where it gives a
+link in both directions together, as for NVLink, that is halved too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from specray.errors import InvalidConfigError
+
+_TERA, _GIGA = 1e12, 1e9
+_HALVES = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """One device of a target: how fast it reads, computes and talks to its peers."""
+
+    name: str
+    bandwidth: float  # bytes of its memory per second
+    peak_flops: Mapping[str, float]  # FLOP/s by dtype: float32, bfloat16, float16, fp8, int8
+    link_bandwidth: float  # bytes per second to its peers, for collectives; 0: has none
+    link_latency_s: float = 10e-6  # of one collective of a few bytes
+
+    def flops(self, dtype: str) -> float:
+        """Peak FLOP/s of a dtype; one that the device can't compute in is computed in 16 bits."""
+        fallback = self.peak_flops.get("bfloat16") or max(self.peak_flops.values())
+        return self.peak_flops.get(dtype, fallback)
+
+
+def _profile(
+    name: str, bandwidth: float, link_bandwidth: float, half: float, single: float, eight: float
+) -> HardwareProfile:
+    """A profile from a data sheet's numbers: TB/s, GB/s, and TFLOP/s by width."""
+    peaks = dict.fromkeys(_HALVES, half * _TERA) | {"float32": single * _TERA}
+    if eight:
+        peaks |= {"fp8": eight * _TERA, "int8": eight * _TERA}
+    return HardwareProfile(name, bandwidth * _TERA, MappingProxyType(peaks), link_bandwidth * _GIGA)
+
+
+PROFILES: Mapping[str, HardwareProfile] = MappingProxyType(
+    {
+        profile.name: profile
+        for profile in (
+            _profile("H100", 3.35, 450, half=989.5, single=67, eight=1979),
+            _profile("H200", 4.8, 450, half=989.5, single=67, eight=1979),
+            _profile("B200", 8.0, 900, half=2250, single=75, eight=4500),
+            _profile("A100", 2.039, 300, half=312, single=19.5, eight=624),
+            _profile("L40S", 0.864, 32, half=362, single=91.6, eight=733),
+            _profile("MI300X", 5.3, 448, half=1307.4, single=163.4, eight=2614.9),
+        )
+    }
+)
+
+
+def find_profile(device_name: str) -> HardwareProfile | None:
+    """The profile of a device as its driver names it, such as `NVIDIA H100 80GB HBM3`."""
+    words = device_name.upper().replace("-", " ").split()
+    return next((PROFILES[word] for word in words if word in PROFILES), None)
+
+
+def named_profile(name: str) -> HardwareProfile:
+    """The profile that a configuration names.
+
+    Raises:
+        InvalidConfigError: there is none of that name; the message lists those there are.
+    """
+    if name not in PROFILES:
+        raise InvalidConfigError(
+            f"no hardware profile is called {name!r}; there are {', '.join(PROFILES)}"
+        )
+    return PROFILES[name]

@@ -1,0 +1,48 @@
+"""When to try again what has been given up."""
+
+_FIRST_PAUSE_STEPS = 8  # at depth 0 before a request is tried again
+_LAST_PAUSE_STEPS = 128  # each pause doubles up to this while it stays fruitless
+_BUDGET = 0.005  # of the time: what probes may cost in the end, and more before
+_NOTICE_STEPS = 4  # between a probe's announcement, for drafts to catch up, and the probe
+
+
+class ProbeClock:
+    """Pauses that double, and grow further as far as probes are dear; in steps and their seconds.
+
+    The pauses end whatever happens, so that a draft that has become useful is found out also after
+    an hour. Some steps before a probe drafts are told what was committed in the meantime.
+    """
+
+    def __init__(self) -> None:
+        self._pause_steps = _FIRST_PAUSE_STEPS
+        self._rest()
+
+    def reset(self) -> None:
+        """Nobody is left out any more: the next pause is a short one again."""
+        self._pause_steps = _FIRST_PAUSE_STEPS
+        self._rest()
+
+    def tick(self, step_s: float, probe_cost_s: float) -> bool:
+        """Note a step with somebody left out; whether it is time for a probe.
+
+        Args:
+            step_s: How long the step took.
+            probe_cost_s: How much longer one with a probe would take.
+        """
+        self._num_steps += 1
+        self._seconds += step_s
+        steps_left = float(self._pause_steps - self._num_steps)
+        if step_s > 0:
+            budget = _BUDGET * _LAST_PAUSE_STEPS / self._pause_steps
+            steps_left = max(steps_left, (probe_cost_s / budget - self._seconds) / step_s)
+        self.is_near = 0 < steps_left <= _NOTICE_STEPS
+        if steps_left > 0:
+            return False
+        self._pause_steps = min(2 * self._pause_steps, _LAST_PAUSE_STEPS)
+        self._rest()
+        return True
+
+    def _rest(self) -> None:
+        self._num_steps = 0
+        self._seconds = 0.0
+        self.is_near = False  # whether drafts should catch up now

@@ -1,0 +1,130 @@
+"""How long a step should take: what it moves and computes, over what the hardware can.
+
+The roofline of LLM inference (arXiv 2402.16363): a step is bound by its memory traffic while its
+arithmetic intensity lies left of the ridge, and by its FLOPs right of it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specray.control.hardware import HardwareProfile
+
+Numbers = NDArray[np.float64]
+Side = Literal["memory", "compute"]
+"""What a step is bound by."""
+
+
+class StepLoad(NamedTuple):
+    """What decides how long a step takes."""
+
+    num_requests: int  # that get a token from it, or a part of their prefill
+    num_tokens: int  # that it computes: one of each request, draft tokens, chunks of prefills
+    num_kv_tokens: int  # whose keys and values it reads, over all its requests
+
+
+class StepTime(Protocol):
+    """Predicts steps."""
+
+    def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        """Seconds of steps that verify so many draft tokens on top of a load.
+
+        Falls nowhere, and with each further token by which a step grows it grows at least as much
+        as with the one before. 0 while nothing is known.
+
+        Args:
+            load: The step without draft tokens.
+            num_drafts: [n], ascending by one from 0.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a model's forward pass moves and computes, over all its ranks together."""
+
+    num_parameters: float  # that a token passes through; fewer than there are for experts
+    weight_bytes: float  # read once a step
+    kv_bytes_per_token: float
+    num_layers: int
+    hidden_size: int
+    dtype: str = "bfloat16"  # in which it computes
+    activation_bytes: float = 2.0  # of one value that ranks exchange
+    attention_width: int = 0  # heads times their dimension; 0: the hidden size
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of one token's matrix products."""
+        return 2.0 * self.num_parameters
+
+    @property
+    def flops_per_read(self) -> float:
+        """FLOPs of one token's attention to one other token."""
+        return 4.0 * self.num_layers * (self.attention_width or self.hidden_size)
+
+
+class Intensity(NamedTuple):
+    """Where a step lies on the roofline."""
+
+    flops_per_byte: float  # the arithmetic intensity of the step
+    ridge: float  # that from which on the hardware is bound by its FLOPs
+
+    @property
+    def side(self) -> Side:
+        """Left of the ridge verification is nearly free, right of it each draft token costs."""
+        return "compute" if self.flops_per_byte > self.ridge else "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """T = max(bytes / bandwidth, FLOPs / peak) + collectives + overhead, on `num_ranks` devices."""
+
+    model: ModelShape
+    hardware: HardwareProfile
+    num_ranks: int = 1
+    overhead_s: float = 0.0  # of a step whatever its size: scheduling, sampling, launches
+    efficiency: float = 1.0  # share of the peaks that is reached
+
+    def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        """See `StepTime.predict`."""
+        num_tokens = load.num_tokens + num_drafts
+        memory_s = self._bytes(load) / (self._bandwidth * self.efficiency)
+        compute_s = self._flops(load, num_tokens) / (self._peak * self.efficiency)
+        return np.maximum(memory_s, compute_s) + self._collectives_s(num_tokens) + self.overhead_s
+
+    def step_s(self, load: StepLoad) -> float:
+        """Seconds of one step."""
+        return float(self.predict(load, np.zeros(1))[0])
+
+    def intensity(self, load: StepLoad) -> Intensity:
+        """Where a step lies."""
+        flops = float(self._flops(load, np.array([float(load.num_tokens)]))[0])
+        return Intensity(flops / self._bytes(load), self._peak / self._bandwidth)
+
+    @property
+    def _bandwidth(self) -> float:
+        return self.hardware.bandwidth * self.num_ranks
+
+    @property
+    def _peak(self) -> float:
+        return self.hardware.flops(self.model.dtype) * self.num_ranks
+
+    def _bytes(self, load: StepLoad) -> float:
+        return self.model.weight_bytes + self.model.kv_bytes_per_token * load.num_kv_tokens
+
+    def _flops(self, load: StepLoad, num_tokens: Numbers) -> Numbers:
+        """A token attends to its own request; all are taken to be of the mean length."""
+        mean_reads = load.num_kv_tokens / max(1, load.num_requests)
+        per_token = self.model.flops_per_token + self.model.flops_per_read * mean_reads
+        return num_tokens * per_token
+
+    def _collectives_s(self, num_tokens: Numbers) -> Numbers:
+        """Two all-reduces a layer, as rings (Megatron-LM, arXiv 1909.08053)."""
+        if self.num_ranks == 1:
+            return np.zeros_like(num_tokens)
+        count = 2 * self.model.num_layers
+        share = 2 * (self.num_ranks - 1) / self.num_ranks
+        payload = num_tokens * self.model.hidden_size * self.model.activation_bytes
+        seconds = self.hardware.link_latency_s + share * payload / self.hardware.link_bandwidth
+        return count * seconds

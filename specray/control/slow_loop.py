@@ -1,0 +1,155 @@
+"""The slow loop: from replicas' reports to ceilings and to the sizes of the pools."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specray.config import ObjectiveConfig
+from specray.control.ceilings import depth_ceiling, fan_out_ceiling
+from specray.control.pool_model import ENOUGH, DraftCosts, draft_costs
+from specray.control.pools import MOST_DRAFTS, Decision, wanted_drafts, wanted_targets
+from specray.control.reports import DraftReport, TargetReport
+
+_BY_HAND = "chosen by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """What a person has chosen instead."""
+
+    is_frozen: bool = False
+    num_replicas: Mapping[str, int] = field(default_factory=dict)  # by deployment
+    max_fan_out: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """All that has been decided at one time."""
+
+    max_depth: Decision
+    max_fan_out: Decision
+    num_replicas: Mapping[str, Decision] = field(default_factory=dict)  # by deployment
+
+    def all(self) -> tuple[Decision, ...]:
+        """Pools first, by name."""
+        pools = (self.num_replicas[name] for name in sorted(self.num_replicas))
+        return *pools, self.max_depth, self.max_fan_out
+
+
+class SlowLoop:
+    """Decides from reports.
+
+    What answers cost drafts, and how many are drafted ahead, is kept for the time when there are no
+    drafts: whether they would pay again can't be seen then.
+    """
+
+    def __init__(
+        self,
+        objective: ObjectiveConfig,
+        draft_pool: str | None,
+        max_depth: int,
+        max_fan_out: int,
+        most_drafts: int = MOST_DRAFTS,
+    ) -> None:
+        """Takes the limits.
+
+        Args:
+            objective: what pools are sized for.
+            draft_pool: the drafts' deployment; None where there is none.
+            max_depth: that of the file.
+            max_fan_out: the same; 0 where drafts do not draft ahead.
+            most_drafts: replicas of them that there may be.
+        """
+        self._most_drafts = most_drafts
+        self._objective = objective
+        self._draft_pool = draft_pool
+        self._max_depth = max_depth
+        self._max_fan_out = max_fan_out
+        self._costs = DraftCosts()
+        self._hit_rates: dict[str, float] = {}  # by deployment
+        start = "nothing has been decided yet"
+        self.decisions = Decisions(
+            Decision("depth ceiling", max_depth, max_depth, start),
+            Decision("fan-out ceiling", max_fan_out, max_fan_out, start),
+        )
+
+    def decide(
+        self,
+        targets: Sequence[TargetReport],
+        drafts: Sequence[DraftReport],
+        by_hand: ByHand,
+        max_wait_s: float = math.inf,
+    ) -> Decisions:
+        """Decide anew; while it is frozen only what is chosen by hand changes.
+
+        Args:
+            targets: Latest reports of those that are there.
+            drafts: The same.
+            by_hand: What a person has chosen.
+            max_wait_s: Longest that a step waits for proposals.
+        """
+        if not by_hand.is_frozen:
+            self.decisions = self._decide(targets, drafts, max_wait_s)
+        num_now = Counter([t.deployment for t in targets] + [d.deployment for d in drafts])
+        chosen = {
+            pool: Decision(pool, number, num_now[pool], _BY_HAND)
+            for pool, number in by_hand.num_replicas.items()
+        }
+        fan_out = self.decisions.max_fan_out
+        if by_hand.max_fan_out is not None:
+            value = min(by_hand.max_fan_out, self._max_fan_out)
+            fan_out = replace(fan_out, value=value, reason=_BY_HAND)
+        self.decisions = replace(
+            self.decisions,
+            max_fan_out=fan_out,
+            num_replicas={**self.decisions.num_replicas, **chosen},
+        )
+        return self.decisions
+
+    def _decide(
+        self,
+        targets: Sequence[TargetReport],
+        drafts: Sequence[DraftReport],
+        max_wait_s: float,
+    ) -> Decisions:
+        self._costs = draft_costs(drafts, self._costs)
+        before = self.decisions
+        depth = depth_ceiling(targets, drafts, self._costs, before.max_depth.value, self._max_depth)
+        fan_out = fan_out_ceiling(drafts, before.max_fan_out.value, self._max_fan_out)
+        return Decisions(depth, fan_out, self._pools(targets, drafts, max_wait_s))
+
+    def _pools(
+        self,
+        targets: Sequence[TargetReport],
+        drafts: Sequence[DraftReport],
+        max_wait_s: float,
+    ) -> dict[str, Decision]:
+        """Only pools that can be told something of; Serve holds the others as they are."""
+        targets = [self._recalled(target, has_drafts=bool(drafts)) for target in targets]
+        by_pool = defaultdict(list)
+        for target in targets:
+            by_pool[target.deployment].append(target)
+        pools = {
+            name: wanted_targets(name, reports, self._objective)
+            for name, reports in by_pool.items()
+        }
+        if self._draft_pool is None:
+            return pools
+        if targets:
+            pools[self._draft_pool] = wanted_drafts(
+                *(self._draft_pool, targets, len(drafts), self._costs),
+                *(self._objective, self._most_drafts, max_wait_s),
+            )
+        elif self._draft_pool in self.decisions.num_replicas:  # targets are at 0: so are drafts
+            pools[self._draft_pool] = self.decisions.num_replicas[self._draft_pool]
+        return pools
+
+    def _recalled(self, target: TargetReport, *, has_drafts: bool) -> TargetReport:
+        """Without drafts: with the hit rate of the time when there were some to ask."""
+        if has_drafts and target.asked_per_s >= ENOUGH:
+            self._hit_rates[target.deployment] = target.hit_rate
+        known = self._hit_rates.get(target.deployment)
+        if has_drafts or known is None:
+            return target
+        return replace(target, hit_rate=known, asked_per_s=max(ENOUGH, target.asked_per_s))

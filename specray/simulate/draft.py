@@ -1,0 +1,230 @@
+"""A draft replica: a queue of sessions that want proposals, drafted for in batches."""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from specray.control.batch_cost import BatchCost
+from specray.control.roofline import StepLoad
+from specray.draft.engine import EngineStats
+from specray.simulate.requests import RIGHT_TOKEN, WRONG_TOKEN, Request
+from specray.simulate.step_laws import StepLaw
+from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame, Source
+
+Process = Generator[simpy.Event, Any, None]
+_PREFILL_PIECE = 512  # tokens of prompts between two batches of proposals
+_NS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSettings:
+    """How a draft works, and what its steps cost."""
+
+    law: StepLaw
+    source: Source = "model"
+    ahead_hit_rate: float = 0.0  # commits whose continuation had been drafted ahead; 0: never does
+    fan_out: int = 3  # outcomes drafted for ahead, per session: so many times the tokens a step
+
+    @property
+    def copies(self) -> bool:
+        """Whether it looks up its proposals: at once, together with all outcomes'."""
+        return self.source == "prompt_lookup"
+
+
+@dataclass(slots=True)
+class _Session:
+    relay_id: int
+    request: Request
+    length: int  # prompt and answer, as far as committed
+    num_to_prefill: int
+    commit: Commit | None = None  # the latest, if it asks for a proposal that has not left
+    last_depth: int = 0
+    ahead_of: int | None = None  # a proposal behind so many tokens has left; what follows may come
+    sent_ahead: int = 0  # continuations for lengths up to this one have left
+
+    def wants(self) -> bool:
+        return self.commit is not None and self.num_to_prefill == 0
+
+
+class Draft:
+    """One replica. Rounds: those that wait for a proposal first, then prefills, then ahead."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        name: str,
+        settings: DraftSettings,
+        requests: Mapping[int, Request],
+        send: Callable[[str, ProposalFrame], None],
+        seed: int,
+    ) -> None:
+        self.busy_s = 0.0
+        self.num_drafted = 0  # tokens, without those drafted ahead
+        self.queue_s: list[float] = []  # of each commit: until its proposal was begun
+        self.stats = EngineStats()  # what a service's draft would count, as far as it is reported
+        self._cost = BatchCost()
+        self._env = env
+        self._name = name
+        self._settings = settings
+        self._requests = requests
+        self._send = send
+        self._seed = seed
+        self._sessions: dict[int, _Session] = {}
+        self._work = env.event()
+        env.process(self._run())
+
+    def stop(self) -> None:
+        """It is taken away, with all that it was asked for."""
+        self._sessions.clear()
+
+    def take(self, frame: SessionFrame) -> None:
+        """A frame has arrived."""
+        for opened in frame.opens:
+            self._open(opened)
+        for commit in frame.commits:
+            self._commit(commit)
+        for relay_id in frame.closes:
+            self._sessions.pop(relay_id, None)
+        if not self._work.triggered:
+            self._work.succeed()
+
+    def _open(self, opened: OpenSession) -> None:
+        request = self._requests[opened.token_ids[0]]
+        length = len(opened.token_ids)
+        to_prefill = 0 if self._settings.copies else length
+        self._sessions[opened.session_id] = _Session(opened.session_id, request, length, to_prefill)
+
+    def _commit(self, commit: Commit) -> None:
+        session = self._sessions.get(commit.session_id)
+        if session is None:
+            return
+        session.length = commit.position + len(commit.token_ids)
+        is_answered = session.length <= session.sent_ahead and self._hits(session, session.length)
+        session.commit = commit if commit.depth > 0 and not is_answered else None
+        session.ahead_of = session.length if is_answered and commit.depth > 0 else None
+        session.last_depth = commit.depth
+
+    def _run(self) -> Process:
+        while True:
+            wanting = [s for s in self._sessions.values() if s.wants()]
+            ahead = [s for s in self._sessions.values() if s.ahead_of is not None]
+            prefilling = next((s for s in self._sessions.values() if s.num_to_prefill), None)
+            if wanting:
+                yield from self._answer(wanting)
+            elif not prefilling and ahead and self._settings.ahead_hit_rate:
+                yield from self._draft_ahead(ahead)
+            if prefilling:
+                yield from self._prefill(prefilling)
+            if not (wanting or prefilling or (ahead and self._settings.ahead_hit_rate)):
+                self._work = self._env.event()
+                yield self._work
+
+    def _answer(self, sessions: list[_Session]) -> Process:
+        asked = [(s, s.commit) for s in sessions if s.commit is not None]
+        for _, commit in asked:
+            self.queue_s.append(self._env.now - commit.sent_at_ns / _NS)
+        depths = [s.request.num_proposed(s.length, commit.depth) for s, commit in asked]
+        lengths = [s.length for s, _ in asked]
+        seconds = self._rollout_s(depths, lengths, fan_out=1)
+        self._note_batch(len(asked), seconds, sum(depths))
+        yield from self._work_for(seconds)
+        self.num_drafted += sum(depths)
+        proposals = []
+        for session, commit in asked:
+            proposals.append(self._proposal(session, _end(commit), commit.depth, commit))
+            if session.commit is commit:
+                session.commit, session.ahead_of = None, session.length
+        self._send(self._name, ProposalFrame(tuple(proposals)))
+        if self._settings.copies:
+            self._push_ahead([session for session, _ in asked])
+
+    def _note_batch(self, num_answers: int, seconds: float, num_tokens: int) -> None:
+        self._cost.observe(num_answers, seconds)
+        stats = self.stats
+        stats.num_answered += num_answers
+        stats.num_proposals += num_answers
+        stats.num_proposed += num_tokens
+        stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s
+
+    def _draft_ahead(self, sessions: list[_Session]) -> Process:
+        depths, lengths = [s.last_depth for s in sessions], [s.length for s in sessions]
+        assumed = [(s, s.ahead_of) for s in sessions]
+        seconds = self._rollout_s(depths, lengths, self._settings.fan_out)
+        self.stats.ahead_s += seconds
+        yield from self._work_for(seconds)
+        self._push_ahead([session for session, length in assumed if session.ahead_of == length])
+        for session, length in assumed:
+            if session.ahead_of == length:
+                session.ahead_of = None
+
+    def _push_ahead(self, sessions: list[_Session]) -> None:
+        """Send what follows each number of accepted tokens, where the outcome was foreseen."""
+        proposals = []
+        for session in sessions:
+            length, depth = session.length, session.last_depth
+            most = length + session.request.num_right(length, depth) + 1
+            proposals += [
+                self._proposal(session, end, depth, None)
+                for end in range(length + 1, most + 1)
+                if self._hits(session, end)
+            ]
+            session.sent_ahead = most
+        if proposals:
+            self._send(self._name, ProposalFrame(tuple(proposals)))
+
+    def _proposal(
+        self, session: _Session, length: int, depth: int, commit: Commit | None
+    ) -> Proposal:
+        num_proposed = session.request.num_proposed(length, depth)
+        num_right = min(num_proposed, session.request.num_right(length, depth))
+        return Proposal(
+            session.relay_id,
+            length,
+            RIGHT_TOKEN,
+            (RIGHT_TOKEN,) * num_right + (WRONG_TOKEN,) * (num_proposed - num_right),
+            self._settings.source,
+            commit_sent_at_ns=commit.sent_at_ns if commit else 0,
+            covers_outcomes=self._settings.copies,
+        )
+
+    def _hits(self, session: _Session, length: int) -> bool:
+        """Whether the commit that ends there is one whose continuation was drafted ahead."""
+        rate = self._settings.ahead_hit_rate
+        if rate in (0.0, 1.0):
+            return rate == 1.0
+        luck = np.random.default_rng([self._seed, 3, session.request.number, length]).random()
+        return bool(luck < rate)
+
+    def _rollout_s(self, depths: list[int], lengths: list[int], fan_out: int) -> float:
+        """Token by token, for those that still want one."""
+        if self._settings.copies:
+            return self._settings.law.step_s(StepLoad(len(depths), len(depths), 0))
+        seconds = 0.0
+        for place in range(max(depths, default=0)):
+            active = [
+                length for depth, length in zip(depths, lengths, strict=True) if depth > place
+            ]
+            num_rows = len(active) * fan_out
+            kv = sum(active) + len(active) * place
+            seconds += self._settings.law.step_s(StepLoad(num_rows, num_rows, kv))
+        return seconds
+
+    def _prefill(self, session: _Session) -> Process:
+        piece = min(_PREFILL_PIECE, session.num_to_prefill)
+        done = session.length - session.num_to_prefill
+        yield from self._work_for(
+            self._settings.law.step_s(StepLoad(1, piece, max(0, done) + piece))
+        )
+        session.num_to_prefill = max(0, session.num_to_prefill - piece)
+
+    def _work_for(self, seconds: float) -> Process:
+        self.busy_s += seconds
+        self.stats.busy_s = self.busy_s
+        yield self._env.timeout(seconds)
+
+
+def _end(commit: Commit) -> int:
+    return commit.position + len(commit.token_ids)

@@ -1,0 +1,66 @@
+"""How long simulated steps take: a law, a table of measurements, or no time to speak of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from specray.control.roofline import StepLoad
+
+
+class StepLaw(Protocol):
+    """A law of step times; `control.roofline.Roofline` is one."""
+
+    def step_s(self, load: StepLoad) -> float:
+        """Seconds of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSteps:
+    """Steps that take the same time whatever they hold: look-ups, and tests."""
+
+    seconds: float
+
+    def step_s(self, load: StepLoad) -> float:  # noqa: ARG002 - the protocol's
+        """See `StepLaw.step_s`."""
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """Interpolates a table of steps in which all requests compute equally many tokens.
+
+    Linear between its entries, in the requests and in the tokens of each. What is computed beyond
+    its last column, as of a prefill, costs what a token costs in the fullest steps measured.
+    """
+
+    num_requests: tuple[int, ...]  # [row], ascending
+    num_tokens_each: tuple[int, ...]  # [column], ascending, two or more
+    seconds: tuple[tuple[float, ...], ...]  # [row, column]
+    factors: tuple[float, ...] = (1.0,)  # [row], or one for all: this machine over the table's
+
+    def step_s(self, load: StepLoad) -> float:
+        """See `StepLaw.step_s`."""
+        most = self.num_tokens_each[-1] * load.num_requests
+        num_inside = min(load.num_tokens, most)
+        each = num_inside / max(1, load.num_requests)
+        rows = [float(np.interp(each, self.num_tokens_each, row)) for row in self.seconds]
+        scaled = np.array(rows) * np.array(self.factors)
+        inside_s = _along(self.num_requests, scaled.tolist(), load.num_requests)
+        return inside_s + (load.num_tokens - num_inside) * self._last_token_s
+
+    @property
+    def _last_token_s(self) -> float:
+        """Of one more token in the fullest step of the table."""
+        before, last = self.num_tokens_each[-2:]
+        added_s = self.seconds[-1][-1] - self.seconds[-1][-2]
+        return self.factors[-1] * added_s / (self.num_requests[-1] * (last - before))
+
+
+def _along(places: Sequence[int], values: Sequence[float], place: float) -> float:
+    """Linear between the places; before the first its value, beyond the last its last slope."""
+    if len(places) > 1 and place > places[-1]:
+        slope = (values[-1] - values[-2]) / (places[-1] - places[-2])
+        return values[-1] + slope * (place - places[-1])
+    return float(np.interp(place, places, values))

@@ -1,0 +1,74 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specray.control.hardware import PROFILES, HardwareProfile
+from specray.control.roofline import ModelShape, Roofline, StepLoad
+
+LLAMA_70B = ModelShape(
+    num_parameters=70.6e9,
+    weight_bytes=141.2e9,
+    kv_bytes_per_token=327_680,
+    num_layers=80,
+    hidden_size=8192,
+)
+ROUND = HardwareProfile("round", 1e12, {"bfloat16": 1e14}, 1e11, link_latency_s=1e-5)
+SMALL = ModelShape(1e9, 2e9, 1e5, num_layers=10, hidden_size=1000)
+
+
+def test_a_small_batch_reads_weights_and_kv() -> None:
+    assert Roofline(SMALL, ROUND).step_s(StepLoad(1, 1, 1000)) == pytest.approx(2.1e-3)
+
+
+def test_a_large_batch_computes() -> None:
+    seconds = Roofline(SMALL, ROUND).step_s(StepLoad(1000, 1000, 0))
+
+    assert seconds == pytest.approx(2e9 * 1000 / 1e14)
+
+
+def test_attention_counts_each_token_with_its_own_context() -> None:
+    roofline = Roofline(replace(SMALL, kv_bytes_per_token=10), ROUND)
+    near = roofline.step_s(StepLoad(1000, 1000, 0))
+    far = roofline.step_s(StepLoad(1000, 1000, 500 * 1000))
+
+    assert far - near == pytest.approx(4 * 10 * 1000 * 1000 * 500 / 1e14)
+
+
+def test_ranks_share_the_work_and_pay_for_talking() -> None:
+    one = Roofline(SMALL, ROUND).step_s(StepLoad(1, 4, 0))
+    two = Roofline(SMALL, ROUND, num_ranks=2).step_s(StepLoad(1, 4, 0))
+
+    assert two - one / 2 == pytest.approx(2 * 10 * (1e-5 + 4 * 1000 * 2 / 1e11))
+
+
+def test_overhead_and_efficiency() -> None:
+    slow = Roofline(SMALL, ROUND, overhead_s=1e-3, efficiency=0.5)
+
+    assert slow.step_s(StepLoad(1, 1, 0)) == pytest.approx(1e-3 + 4e-3)
+
+
+def test_seconds_are_convex_in_the_draft_tokens() -> None:
+    load = StepLoad(64, 64, 64 * 2000)
+    roofline = Roofline(LLAMA_70B, PROFILES["H100"], num_ranks=4)
+    seconds = roofline.predict(load, np.arange(1000.0))
+
+    costs = np.diff(seconds)
+    assert (costs > 0).all()
+    assert (np.diff(costs) > -1e-12).all()
+
+
+def test_the_side_changes_at_the_ridge() -> None:
+    roofline = Roofline(SMALL, ROUND)
+
+    few, many = roofline.intensity(StepLoad(50, 50, 0)), roofline.intensity(StepLoad(150, 150, 0))
+
+    assert few.ridge == many.ridge == pytest.approx(100)
+    assert (few.side, many.side) == ("memory", "compute")
+    assert few.flops_per_byte == pytest.approx(50)
+
+
+def test_a_70b_decodes_alone_in_about_what_its_weights_take() -> None:
+    roofline = Roofline(LLAMA_70B, PROFILES["H100"], num_ranks=4)
+
+    assert 0.0105 < roofline.step_s(StepLoad(1, 1, 1000)) < 0.0135

@@ -1,0 +1,116 @@
+import json
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specray.control.roofline import StepLoad
+from specray.control.step_time import StepTimeModel
+from specray.control.step_time_file import StepTimeFile
+
+KEY = {"model": "m", "hardware": "H100"}
+LOAD = StepLoad(4, 4, 100)
+
+
+def learnt() -> StepTimeModel:
+    model = StepTimeModel()
+    for _ in range(20):
+        model.observe(LOAD, 0.05)
+    return model
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_the_next_start_knows_what_this_one_learnt(tmp_path: Path) -> None:
+    StepTimeFile(KEY, tmp_path / "new").save(learnt())
+    model = StepTimeModel()
+    StepTimeFile(dict(reversed(KEY.items())), tmp_path / "new").load(model)
+
+    assert model.step_s(LOAD) == pytest.approx(0.05, rel=0.05)
+
+
+def test_other_hardware_begins_anew(tmp_path: Path) -> None:
+    StepTimeFile(KEY, tmp_path).save(learnt())
+    model = StepTimeModel()
+    StepTimeFile(KEY | {"hardware": "H200"}, tmp_path).load(model)
+
+    assert model.step_s(LOAD) == 0
+
+
+def test_a_first_start_is_nothing_to_talk_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    StepTimeFile(KEY, tmp_path).load(StepTimeModel())
+
+    assert not caplog.records
+
+
+def spoilt(path: Path, kind: str) -> None:
+    content = json.loads(path.read_text())
+    if kind == "cut":
+        path.write_text(path.read_text()[:50])
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe\x00")
+    elif kind == "other features":
+        content["model"]["features"] = ["a"]
+        path.write_text(json.dumps(content))
+    elif kind == "other shape":
+        content["model"]["squares"] = [[1.0]]
+        path.write_text(json.dumps(content))
+    elif kind == "no solution":
+        content["model"]["penalties"] = [0.0] * len(content["model"]["penalties"])
+        content["model"]["squares"] = (0 * np.array(content["model"]["squares"])).tolist()
+        path.write_text(json.dumps(content))
+    elif kind == "not-a-number":
+        content["model"]["start"][0] = float("nan")
+        path.write_text(json.dumps(content))
+    else:
+        path.write_text(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("cut", "binary", "other features", "other shape", "no solution", "not-a-number"),
+        *("[]", "{}", '{"model": 3}'),
+    ],
+)
+def test_a_spoilt_file_is_passed_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    StepTimeFile(KEY, tmp_path).save(learnt())
+    spoilt(only_file(tmp_path), kind)
+    model = StepTimeModel()
+    with caplog.at_level(logging.WARNING):
+        StepTimeFile(KEY, tmp_path).load(model)
+
+    assert model.step_s(LOAD) == 0
+    assert str(only_file(tmp_path)) in caplog.text
+
+
+def test_it_saves_now_and_then(tmp_path: Path) -> None:
+    file, model = StepTimeFile(KEY, tmp_path), learnt()
+    for _ in range(999):
+        file.note_step(model)
+    assert not list(tmp_path.iterdir())
+    file.note_step(model)
+    deadline = time.monotonic() + 30  # a thread writes it
+    while not list(tmp_path.glob("*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    assert only_file(tmp_path).suffix == ".json"
+
+
+def test_a_disk_that_refuses_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    StepTimeFile(KEY, tmp_path / "file").save(learnt())
+
+    assert "can't be kept" in caplog.text

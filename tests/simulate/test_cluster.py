@@ -1,0 +1,174 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from specray.control.roofline import StepLoad
+from specray.simulate.agreement import ByPlace
+from specray.simulate.arrivals import Arrival, Lengths, Poisson, draw_arrivals
+from specray.simulate.cluster import Run, simulate
+from specray.simulate.step_laws import ConstantSteps
+from specray.simulate.summary import summarise
+from tests.simulate.scenarios import STEP_S, alone, cluster, requests
+
+BUSY = draw_arrivals(Poisson(4.0), Lengths(50, 20, 0.5), 8.0, seed=3)
+
+
+def depths(run: Run) -> list[int]:
+    return [step.num_proposed for target in run.steps for step in target]
+
+
+def test_without_speculation_a_request_takes_a_step_for_each_token() -> None:
+    run = simulate(cluster(is_enabled=False), alone(40))
+
+    assert run.requests[0].first_token_s == pytest.approx(STEP_S)
+    assert run.requests[0].finished_s == pytest.approx(40 * STEP_S)
+    assert depths(run) == [0] * 40
+
+
+@pytest.mark.parametrize("depth", [1, 3, 5])
+def test_a_perfect_draft_at_a_fixed_depth_saves_as_many_steps_as_it_must(depth: int) -> None:
+    # The prefill brings the first token; then each step commits depth + 1 of the other 60.
+    run = simulate(cluster(depth=depth), alone(61))
+
+    assert len(run.steps[0]) == 1 + 60 // (depth + 1)
+    assert run.requests[0].num_answered == 61
+
+
+@pytest.mark.parametrize("depth", [1, 3, 5])
+def test_tokens_per_step_follow_the_formula_of_the_literature(depth: int) -> None:
+    # (1 - a^(d + 1)) / (1 - a): Leviathan et al., arXiv 2211.17192.
+    run = simulate(cluster(depth=depth), alone(2000, rate=0.7))
+
+    expected = (1 - 0.7 ** (depth + 1)) / 0.3
+    assert summarise(run).tokens_per_step == pytest.approx(expected, rel=0.04)
+
+
+def test_a_useless_draft_costs_next_to_nothing() -> None:
+    off = simulate(cluster(is_enabled=False), alone(800))
+    on = simulate(cluster(draft_s=0.002), alone(800, rate=0.0))
+
+    assert on.ended_s <= off.ended_s * 1.02
+    assert sum(depths(on)[100:]) < 0.1 * 700
+
+
+def test_waiting_for_a_draft_costs_what_it_takes_and_drafting_ahead_does_not() -> None:
+    at_once = simulate(cluster(depth=3), alone(61))
+    waiting = simulate(cluster(depth=3, draft_s=0.003, delay_s=0.0005), alone(61))
+    ahead = simulate(cluster(depth=3, draft_s=0.003, delay_s=0.0005, ahead=1.0), alone(61))
+
+    num_decode = 15
+    # Three draft steps and two ways for each decode step, here of 0.5 ms and there of 0.2.
+    assert waiting.ended_s - at_once.ended_s == pytest.approx(num_decode * 0.0096, abs=1e-4)
+    # The first proposal can't have been drafted ahead.
+    assert ahead.ended_s - waiting.ended_s == pytest.approx(-(num_decode - 1) * 0.010, abs=1e-4)
+
+
+def test_queueing_is_that_of_an_m_d_1_queue() -> None:
+    # One request at a time, one step each: mean wait rho / (2 (1 - rho)) of a service time
+    # (Pollaczek and Khinchine).
+    utilisation = 0.7
+    arrivals = draw_arrivals(Poisson(utilisation / STEP_S), Lengths(5, 1), 800.0, seed=11)
+    run = simulate(cluster(is_enabled=False, max_num_seqs=1), requests(arrivals))
+
+    waits = [r.finished_s - r.arrived_s - STEP_S for r in run.requests if r.finished_s]
+    expected = STEP_S * utilisation / (2 * (1 - utilisation))
+    assert np.mean(waits) == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize("num_targets", [1, 3])
+@pytest.mark.parametrize("source", ["model", "prompt_lookup"])
+def test_no_token_is_lost_or_made_up(num_targets: int, source: str) -> None:
+    settings = cluster(
+        source=source,  # type: ignore[arg-type]
+        draft_s=0.001,
+        delay_s=0.0003,
+        ahead=0.6,
+        num_targets=num_targets,
+        num_drafts=2,
+    )
+    run = simulate(settings, requests(BUSY))
+
+    assert all(request.num_answered == request.num_answer for request in run.requests)
+    committed = sum(step.num_committed for target in run.steps for step in target)
+    assert committed == sum(request.num_answer for request in run.requests)
+    steps = [step for target in run.steps for step in target]
+    assert all(step.num_accepted <= step.num_proposed for step in steps)
+    prompts = sum(request.num_prompt for request in run.requests)
+    assert sum(step.num_prefill_tokens for step in steps) == prompts
+    assert sum(step.num_proposed for step in steps) > 0
+    for target in run.steps:
+        gaps = [later.ended_s - earlier.ended_s for earlier, later in pairwise(target)]
+        assert min(gaps) >= STEP_S - 1e-9  # one step at a time
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
+    settings = cluster(draft_s=0.001, ahead=0.5, num_targets=2, num_drafts=2)
+    first, second = (simulate(settings, requests(BUSY), seed=5) for _ in range(2))
+    other = simulate(settings, requests(BUSY, seed=1), seed=6)
+
+    assert first.steps == second.steps
+    assert first.drafts == second.drafts
+    assert first.steps != other.steps
+
+
+def test_the_text_does_not_depend_on_the_policy() -> None:
+    runs = [simulate(cluster(depth=depth), requests(BUSY)) for depth in (1, 5)]
+
+    for one, other in zip(runs[0].requests, runs[1].requests, strict=True):
+        assert (one.agreement.num_right == other.agreement.num_right).all()
+
+
+def test_a_prefill_is_cut_to_the_budget_of_tokens() -> None:
+    run = simulate(cluster(is_enabled=False), requests([Arrival(0.0, 20_000, 2)]))
+
+    assert [step.num_prefill_tokens for step in run.steps[0]] == [8192, 8192, 3616, 0]
+
+
+def test_a_closed_loop_keeps_so_many_in_flight() -> None:
+    arrivals = [Arrival(0.0, 10, 20)] * 12
+    run = simulate(cluster(is_enabled=False), requests(arrivals), num_at_once=4)
+
+    assert max(step.num_requests for step in run.steps[0]) == 4
+    assert run.ended_s == pytest.approx(3 * 20 * STEP_S)
+
+
+def test_a_pool_of_drafts_waits_less_than_one() -> None:
+    arrivals = [Arrival(0.0, 10, 40)] * 8
+    found = []
+    for num_drafts in (1, 4):
+
+        class Rows:
+            """A draft whose steps take time by their rows."""
+
+            def step_s(self, load: StepLoad) -> float:
+                return 0.0004 * load.num_requests
+
+        settings = cluster(depth=3, num_drafts=num_drafts)
+        settings = type(settings)(
+            settings.target,
+            type(settings.draft)(Rows()),
+            num_drafts=num_drafts,
+        )
+        run = simulate(settings, requests(arrivals, ByPlace((0.9,))))
+        found.append(summarise(run))
+
+    assert found[1].waited < 0.5 * found[0].waited
+    assert found[1].tokens_per_s > found[0].tokens_per_s
+
+
+def test_what_stops_early_counts_until_then() -> None:
+    run = simulate(cluster(is_enabled=False), alone(100), until_s=1.02)
+
+    assert len(run.steps[0]) == 20
+    assert summarise(run).tokens_per_s == pytest.approx(20 / 1.02)
+    assert run.requests[0].finished_s is None
+
+
+def test_steps_may_cost_nothing_to_a_look_up() -> None:
+    settings = cluster(depth=3, source="prompt_lookup", ahead=1.0, delay_s=0.001)
+    run = simulate(settings, alone(41))
+
+    # All but the first proposal are there before their step.
+    assert sum(step.waited_s for step in run.steps[0]) == pytest.approx(0.002, abs=1e-6)
+    assert ConstantSteps(1.0).step_s(StepLoad(1, 1, 1)) == 1.0

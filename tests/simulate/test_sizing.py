@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import pytest
+
+from specray.control.hardware import named_profile
+from specray.control.roofline import ModelShape, Roofline
+from specray.simulate.agreement import ByPlace
+from specray.simulate.arrivals import Arrival, Lengths
+from specray.simulate.cluster import ClusterSettings
+from specray.simulate.draft import DraftSettings
+from specray.simulate.network import NetworkSettings
+from specray.simulate.sizing import (
+    Outcome,
+    Prices,
+    Scenario,
+    Trial,
+    advise,
+    capacity,
+    run_trial,
+    speedup,
+    trials,
+)
+from specray.simulate.target import TargetSettings
+from specray.types import SpeculationPolicy
+
+H100 = named_profile("H100")
+TARGET = Roofline(ModelShape(70e9, 140e9, 327_680, 80, 8192), H100, 4, 0.0005, 0.8)
+DRAFT = Roofline(ModelShape(1.2e9, 2.4e9, 32_768, 16, 2048), H100, 1, 0.0005, 0.8)
+SCENARIO = Scenario(
+    ClusterSettings(
+        TargetSettings(TARGET, SpeculationPolicy()),
+        DraftSettings(DRAFT),
+        network=NetworkSettings(0.0002),
+    ),
+    gpus_per_target=4,
+    gpus_per_draft=1,
+    lengths=Lengths(200, 60),
+    agreement=ByPlace((0.8,)),
+    prices=Prices(2.0, 1.0),
+    seconds=6.0,
+)
+
+
+def outcomes(scenario: Scenario, qps: float) -> list[Outcome]:
+    return [run_trial(scenario, trial) for trial in trials([qps], [1], [3])]
+
+
+def test_a_good_draft_pays_at_low_load() -> None:
+    found = outcomes(SCENARIO, 1.0)
+    advice = advise(found)[0]
+
+    assert advice.num_drafts == 1
+    assert 1.5 < advice.speedup < 3.0
+    assert advice.best_fixed_depth == 3
+    assert 2 < advice.depth <= 5
+    assert advice.reason == "on"
+
+
+def test_a_bad_draft_is_left_off_and_costs_nothing() -> None:
+    found = outcomes(replace(SCENARIO, agreement=ByPlace((0.05,))), 1.0)
+    advice = advise(found)[0]
+
+    assert (advice.num_drafts, advice.speedup, advice.depth) == (0, 1.0, 0.0)
+    assert advice.usd_per_million == advice.usd_per_million_off
+    assert advice.reason.startswith("off: ")
+
+
+def test_the_price_is_that_of_all_gpus() -> None:
+    off, ours, _ = outcomes(SCENARIO, 1.0)
+
+    for outcome, usd_per_hour in ((off, 8.0), (ours, 9.0)):
+        per_hour = outcome.summary.tokens_per_s * 3600
+        assert outcome.usd_per_million == pytest.approx(usd_per_hour / per_hour * 1e6)
+
+
+def test_the_advice_takes_the_smallest_pool_that_is_as_fast() -> None:
+    found = [run_trial(SCENARIO, trial) for trial in trials([1.0], [1, 4], [])]
+
+    assert advise(found)[0].num_drafts == 1
+    assert advise(found)[0].best_fixed_depth is None
+
+
+def test_a_replay_replaces_the_pattern() -> None:
+    arrivals = tuple(Arrival(0.1 * n, 20, 10) for n in range(5))
+    found = run_trial(replace(SCENARIO, replayed=arrivals, seconds=3.0), Trial(10.0, "off"))
+
+    assert found.seconds == 3.0
+    assert found.summary.num_requests == 5
+
+
+def test_trials_can_be_told_apart_by_load_alone() -> None:
+    slow = run_trial(SCENARIO, Trial(1.0, "off"))
+    full = run_trial(replace(SCENARIO, seconds=2.0), Trial(400.0, "off"))
+
+    assert slow.summary.keeps_up
+    assert not full.summary.keeps_up
+    assert capacity([slow, full], Trial(0.0, "off"), None) == 1.0
+    assert capacity([slow, full], Trial(0.0, "off"), 1e-6) is None
+    assert capacity([slow, full], Trial(0.0, "specray", 1), None) is None
+
+
+def test_the_speed_up_is_of_tokens_per_second_where_one_can_not_keep_up() -> None:
+    slow = run_trial(SCENARIO, Trial(1.0, "off")).summary
+    full = replace(slow, tokens_per_s=50.0, offered_tokens_per_s=100.0)
+    faster = replace(slow, tokens_per_s=90.0, offered_tokens_per_s=100.0)
+
+    assert speedup(full, faster) == pytest.approx(1.8)
+    assert slow.mean_tpot_s is not None
+    assert speedup(slow, replace(slow, mean_tpot_s=slow.mean_tpot_s / 2)) == pytest.approx(2.0)
+
+
+def test_equal_seeds_equal_outcomes() -> None:
+    trial = Trial(2.0, "specray", 1)
+
+    assert run_trial(SCENARIO, trial) == run_trial(SCENARIO, trial)
+    assert run_trial(SCENARIO, trial) != run_trial(replace(SCENARIO, seed=1), trial)
