@@ -6,8 +6,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["model", "prompt_lookup"]
-"""Where a proposal's tokens come from; a label of the metrics."""
+Source = Literal["model", "mixture", "ngram", "prompt_lookup", "stop_gap"]
+"""Where a proposal's tokens come from; a label of the metrics.
+
+A mixture is a model with the request's own text mixed into its distributions, for every token
+anew: a copy that the model goes on behind, and the other way round. The label says what took part,
+never what a token was drawn by: depth is chosen by it, so it must not depend on the tokens. A
+stop-gap is what a target copies by itself when no draft's proposal is there.
+"""
+
+DataPath = Literal["relay", "direct"]
+"""How commits and proposals travel: through the router, or on streams from target to draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,9 @@ class OpenSession:
     num_prompt_tokens: int
     sampling: SamplingSettings
     depth: int  # most tokens a proposal may hold; 0 keeps the session without proposals
+    request_id: str = ""  # as the client, or Ray Serve, named the request; for logs and traces
+    traceparent: str = ""  # the target's span, as W3C writes it; empty if it is not traced
+    tenant: str = ""  # whom the request is for: drafts share their time fairly between tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +75,17 @@ class TruncatedDistributions:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    def largest(self) -> tuple[float, ...]:
+        """The largest probability of each row: what a draft is confident of at most."""
+        return tuple(self.probabilities.max(axis=1).tolist()) if len(self) else ()
+
     def prefix(self, depth: int) -> "TruncatedDistributions":
         """The first `depth` rows."""
         return TruncatedDistributions(self.token_ids[:depth], self.probabilities[:depth])
+
+    def rest(self, depth: int) -> "TruncatedDistributions":
+        """The rows after the first `depth`."""
+        return TruncatedDistributions(self.token_ids[depth:], self.probabilities[depth:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +99,9 @@ class Proposal:
     source: Source
     distributions: TruncatedDistributions | None = None  # None: treat each token as a point mass
     commit_sent_at_ns: int = 0  # `Commit.sent_at_ns` of the commit that this answers
-    draft_time_us: int = 0  # from the commit's arrival at the draft to the proposal's departure
+    draft_time_us: int = 0  # from the commit's arrival at the draft to departure; 0: drafted ahead
     covers_outcomes: bool = False  # what would follow any verification of it has been sent too
+    confidences: tuple[float, ...] = ()  # of each token, that the target agrees; none: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +122,122 @@ class ProposalFrame:
 
     proposals: tuple[Proposal, ...] = ()
     lost: tuple[int, ...] = ()  # sessions that no draft holds any more: open them again
+    drafts: tuple[str, ...] | None = None  # a router's: speak to these, at "host:port", from now on
 
     def __bool__(self) -> bool:
-        return bool(self.proposals or self.lost)
+        return bool(self.proposals or self.lost or self.drafts is not None)
+
+
+def _check(is_sound: bool, fault: str) -> None:
+    if not is_sound:
+        raise ValueError(fault)
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputRule:
+    """Depths by expected commits per predicted second; ours."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - where it comes from a file
+
+    name: Literal["goodput"] = "goodput"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRule:
+    """The same depth for all requests, always."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Literal["fixed"] = "fixed"
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        _check(self.depth >= 0, f"depth {self.depth} is negative; give 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizeRule:
+    """Depth by the number of requests in the step: vLLM's `num_speculative_tokens_per_batch_size`.
+
+    The default is the schedule of the one who proposed it there (vLLM pull request 32374).
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Literal["batch_size_table"] = "batch_size_table"
+    table: tuple[tuple[int, int, int], ...] = (
+        (1, 64, 3),
+        (65, 101, 2),
+        (102, 165, 1),
+    )  # first and last batch size, depth; 0 where there is no entry
+
+    def __post_init__(self) -> None:
+        for first, last, depth in self.table:
+            _check(
+                1 <= first <= last and depth >= 0,
+                f"table entry ({first}, {last}, {depth}) is no (first size, last size, depth)",
+            )
+        gaps = zip(self.table[1:], self.table, strict=False)
+        _check(
+            all(entry[0] > before[1] for entry, before in gaps),
+            "the table's entries overlap or are out of order",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QpsRule:
+    """Depth = max(min_depth, base * (1 - utilisation * adjustment)).
+
+    The base is the run of tokens that are accepted on average, at most `base_depth`; utilisation is
+    requests per second over `capacity_qps`.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Literal["qps_formula"] = "qps_formula"
+    base_depth: int = 5
+    min_depth: int = 0
+    adjustment: float = 1.0
+    capacity_qps: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check(
+            0 <= self.min_depth <= self.base_depth,
+            f"min_depth {self.min_depth} is not between 0 and base_depth {self.base_depth}",
+        )
+        _check(self.capacity_qps > 0, f"capacity_qps {self.capacity_qps} is not positive")
+        _check(self.adjustment >= 0, f"adjustment {self.adjustment} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRule:
+    """One token less when the acceptance rate falls under a threshold, one more above another."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Literal["acceptance_thresholds"] = "acceptance_thresholds"
+    lower: float = 0.4
+    upper: float = 0.8
+    start_depth: int = 3
+    min_depth: int = 1
+    max_depth: int = 8
+    window: int = 64  # verified tokens between two changes
+
+    def __post_init__(self) -> None:
+        _check(
+            0 <= self.lower <= self.upper <= 1,
+            f"lower {self.lower} and upper {self.upper} are no rates in this order",
+        )
+        _check(
+            1 <= self.min_depth <= self.start_depth <= self.max_depth,
+            f"min_depth {self.min_depth}, start_depth {self.start_depth} and max_depth "
+            f"{self.max_depth} must ascend from 1 on",
+        )
+        _check(self.window >= 1, f"window {self.window} is not positive")
+
+
+DepthRule = GoodputRule | FixedRule | BatchSizeRule | QpsRule | AcceptanceRule
+"""How depths are chosen; the others than `goodput` are for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +247,8 @@ class SpeculationPolicy:
     is_enabled: bool = True
     max_depth: int = 5
     max_wait_ms: float = 20.0  # longest that a step may wait for proposals that are due
+    depth_rule: DepthRule = GoodputRule()
+    has_stop_gap: bool = False  # whether a target copies from the request's text on a miss
 
 
 @dataclass(slots=True)

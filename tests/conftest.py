@@ -1,6 +1,10 @@
-"""Order of the tests: those that start models come last."""
+"""Order of the tests: those that start models come last. A slow machine is no fault of theirs."""
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,13 +8,16 @@ from specray.config import (
     MAX_WAIT_MS,
     CustomDraftConfig,
     DraftConfig,
+    LiveDraftConfig,
     LivePolicyConfig,
     ModelDraftConfig,
+    ObjectiveConfig,
     PromptLookupConfig,
     SpeculationConfig,
     TargetPluginConfig,
 )
-from specray.types import SpeculationPolicy
+from specray.control.hardware import PROFILES
+from specray.types import BatchSizeRule, FixedRule, QpsRule, SpeculationPolicy
 
 START = SpeculationPolicy(is_enabled=True, max_depth=5, max_wait_ms=20.0)
 
@@ -22,8 +25,8 @@ START = SpeculationPolicy(is_enabled=True, max_depth=5, max_wait_ms=20.0)
 def test_the_policy_starts_with_the_fixed_limits() -> None:
     config = SpeculationConfig(max_depth=3, max_wait_ms=8.0)
 
-    assert config.policy == SpeculationPolicy(True, 3, 8.0)
-    assert SpeculationConfig().policy == SpeculationPolicy()
+    assert config.policy == SpeculationPolicy(True, 3, 8.0, has_stop_gap=True)
+    assert SpeculationConfig().policy == SpeculationPolicy(has_stop_gap=True)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +37,14 @@ def test_the_policy_starts_with_the_fixed_limits() -> None:
         ({"max_depth": 2}, SpeculationPolicy(True, 2, 20.0)),
         ({"max_depth": 0}, SpeculationPolicy(True, 0, 20.0)),
         ({"max_depth": 9}, SpeculationPolicy(True, 5, 20.0)),
+        ({"stop_gap": True}, SpeculationPolicy(True, 5, 20.0, has_stop_gap=True)),
         ({"max_wait_ms": 1.5}, SpeculationPolicy(True, 5, 1.5)),
         ({"max_wait_ms": 99.0}, SpeculationPolicy(True, 5, 99.0)),
+        ({"depth_policy": "qps_formula"}, SpeculationPolicy(True, 5, 20.0, QpsRule())),
+        (
+            {"depth_policy": {"name": "fixed", "depth": 2}},
+            SpeculationPolicy(True, 5, 20.0, FixedRule(depth=2)),
+        ),
     ],
 )
 def test_live_settings_replace_those_of_the_start_within_its_depth(
@@ -55,6 +64,13 @@ def test_live_settings_replace_those_of_the_start_within_its_depth(
         (SpeculationConfig, {"max_wait_ms": float("nan")}),
         (SpeculationConfig, {"stall_timeout_s": 0.0}),
         (SpeculationConfig, {"unknown": 1}),
+        (SpeculationConfig, {"depth_policy": "psychic"}),
+        (SpeculationConfig, {"depth_policy": {"depth": 2}}),
+        (SpeculationConfig, {"depth_policy": {"name": "goodput", "depth": 2}}),
+        (SpeculationConfig, {"depth_policy": {"name": "fixed", "depth": -1}}),
+        (SpeculationConfig, {"depth_policy": {"name": "batch_size_table", "table": [[1, 4]]}}),
+        (SpeculationConfig, {"hardware": "H1000"}),
+        (LivePolicyConfig, {"depth_policy": {"name": "acceptance_thresholds", "lower": 2.0}}),
         (LivePolicyConfig, {"max_depth": MAX_DEPTH + 1}),
         (LivePolicyConfig, {"max_wait_ms": float("inf")}),
         (PromptLookupConfig, {"min_ngram": 0}),
@@ -68,6 +84,8 @@ def test_live_settings_replace_those_of_the_start_within_its_depth(
         (DraftConfig, {"method": "model"}),
         (DraftConfig, {"method": "hybrid"}),
         (DraftConfig, {"method": "custom"}),
+        (DraftConfig, {"method": "ngram"}),
+        (LiveDraftConfig, {"sources": ["mixture"]}),
     ],
 )
 def test_values_that_can_not_be_meant_are_errors(config: Any, values: dict[str, Any]) -> None:
@@ -78,6 +96,27 @@ def test_values_that_can_not_be_meant_are_errors(config: Any, values: dict[str, 
 @pytest.mark.parametrize("max_depth", [0, 1, MAX_DEPTH])
 def test_every_depth_in_range_is_taken(max_depth: int) -> None:
     assert SpeculationConfig(max_depth=max_depth).policy.max_depth == max_depth
+
+
+def test_a_rule_of_the_start_holds_until_a_live_one_comes() -> None:
+    start = SpeculationConfig(
+        depth_policy={"name": "batch_size_table", "table": [[1, 8, 3], [9, 16, 1]]}
+    ).policy
+
+    assert start.depth_rule == BatchSizeRule(table=((1, 8, 3), (9, 16, 1)))
+    assert LivePolicyConfig().apply(start).depth_rule == start.depth_rule
+
+
+def test_every_profile_can_be_configured_and_no_other() -> None:
+    for name in PROFILES:
+        assert SpeculationConfig(hardware=name).hardware == name
+
+
+def test_a_plug_in_gets_the_rule_through_json() -> None:
+    policy = SpeculationPolicy(depth_rule=FixedRule(depth=2))
+    sent = TargetPluginConfig(max_depth=3, policy=policy, trust_draft_distributions=True)
+
+    assert TargetPluginConfig.model_validate(sent.model_dump(mode="json")) == sent
 
 
 def test_an_empty_range_of_ngrams_names_both_ends() -> None:
@@ -96,3 +135,41 @@ def test_what_the_plug_ins_are_told_survives_json() -> None:
     plugin = TargetPluginConfig(max_depth=5, policy=START, trust_draft_distributions=True)
 
     assert TargetPluginConfig.model_validate_json(plugin.model_dump_json()) == plugin
+
+
+def test_an_objective_may_be_given_by_its_goal_alone() -> None:
+    config = SpeculationConfig.model_validate({"objective": "latency"})
+
+    assert config.objective == ObjectiveConfig(goal="latency")
+    assert SpeculationConfig().objective.goal == "throughput"
+
+
+@pytest.mark.parametrize(
+    "objective",
+    ["slo", "fast", {"goal": "slo"}, {"goal": "latency", "tpot_ms": 50}, {"draft_cost": 0}],
+)
+def test_a_faulty_objective_is_refused(objective: Any) -> None:
+    with pytest.raises(ValidationError):
+        SpeculationConfig.model_validate({"objective": objective})
+
+
+def test_bounds_of_the_draft_pool_are_known_where_the_file_has_them() -> None:
+    scaled = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 3}}
+
+    assert DraftConfig(deployment_config=scaled).max_replicas == 3
+    assert DraftConfig(deployment_config={"num_replicas": 2}).max_replicas is None
+    assert DraftConfig(deployment_config={"autoscaling_config": None}).max_replicas is None
+
+
+def test_only_a_model_drafts_ahead() -> None:
+    model = ModelDraftConfig(model="any", fan_out=7)
+
+    assert DraftConfig(method="model", model=model).fan_out == 7
+    assert DraftConfig(model=model).fan_out == 0
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_tenants_weight_is_a_positive_number(weight: float) -> None:
+    assert DraftConfig(weights={"a": 2.5}).weights == {"a": 2.5}
+    with pytest.raises(ValidationError):
+        DraftConfig(weights={"a": weight})

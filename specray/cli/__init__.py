@@ -15,8 +15,11 @@ _COMMANDS = {
     "check": ("specray.cli.check", "explain a config file without starting it"),
     "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
     "bench": ("specray.cli.bench", "measure speculation on against off"),
+    "plan": ("specray.cli.plan", "simulate a deployment: how many drafts, how deep, at what cost"),
     "pair": ("specray.cli.pair", "check a draft against a target, and say what it would bring"),
     "distill": ("specray.cli.distill", "make a draft for a model of your own"),
+    "explain": ("specray.cli.explain", "show what a running service has decided, and why"),
+    "trace": ("specray.cli.trace", "make one trace of what targets and drafts wrote down"),
     "models": ("specray.cli.models", "list or prepare the bundled models"),
     "version": ("specray.cli.version", "print the versions of specray and its engines"),
 }

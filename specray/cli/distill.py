@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --only answers: only every N-th file from the I-th")  # fmt: skip
     add("--take-new", action="store_true",
         help="train also on answers that came since the training began")  # fmt: skip
+    add("--from", type=Path, dest="start", metavar="WORK",
+        help="go on with the layers that were trained in another work folder")  # fmt: skip
     add("--layers-only", action="store_true",
         help="export only what was trained, in int8, instead of a whole model")  # fmt: skip
     for name in ("num_held_out", "max_answer_tokens", "top_k", "num_layers", "num_shared",
@@ -79,7 +81,7 @@ def _settings(args: argparse.Namespace) -> DistillSettings:
     target = resolve(args.target)
     same = ("tokens", "engine", "num_prompts", "layers", "student", "loss", "part", "num_held_out",
             "max_answer_tokens", "top_k", "num_layers", "num_shared", "rate",
-            "batch_tokens", "head_tokens", "seed")  # fmt: skip
+            "batch_tokens", "head_tokens", "seed", "start")  # fmt: skip
     return DistillSettings(
         name=args.target,
         target=target,

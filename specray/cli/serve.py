@@ -15,7 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve.config_file import read_file
-from specray.serve.live import changes_beyond, check_user_configs
+from specray.serve.live import changes_beyond, check_pools_by_hand, check_user_configs
 from specray.serve.local import LocalCluster, check_port
 from specray.serve.settings import AppArgs, parse
 
@@ -136,7 +136,8 @@ def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
     ours = [app for app in config.applications if app.import_path == _BUILDER]
     parsed = {app.name: parse(app.args) for app in ours}
     for app in ours:
-        check_user_configs(app, parsed[app.name].draft.method)
+        check_user_configs(app, parsed[app.name].draft)
+        check_pools_by_hand(app, parsed[app.name])
     return parsed
 
 

@@ -6,7 +6,7 @@ likely tokens, renormalises, draws from that, and ships ids and probabilities.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -42,6 +42,10 @@ class BatchSampling:
             self.top_p[:num_rows],
             self.has_sampled,
         )
+
+    def with_distributions(self) -> "BatchSampling":
+        """The same, for a draw that shows the distributions of greedy rows too."""
+        return replace(self, has_sampled=True)
 
 
 class Truncated(NamedTuple):

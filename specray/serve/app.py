@@ -16,6 +16,7 @@ from specray.serve.http_errors import add_error_handlers
 from specray.serve.ingress import Router
 from specray.serve.settings import AppArgs, parse, plugged_in
 from specray.serve.target_server import TargetServer
+from specray.serve.ui import routes as ui
 
 _ENDPOINTS = DEFAULT_ENDPOINTS | {"health": lambda app: app.get("/health")}
 _TARGET_PREFIX = "target:"
@@ -32,11 +33,17 @@ def build_app(args: dict[str, Any]) -> Application:
         InvalidConfigError: naming the field; nothing has been started then.
     """
     parsed = parse(args)
-    controller = controller_deployment().bind(parsed.speculation)
+    has_drafts = parsed.speculation.max_depth > 0
+    controller = controller_deployment().bind(
+        parsed.speculation,
+        parsed.draft.fan_out,
+        "draft" if has_drafts else None,
+        parsed.draft.max_replicas,
+    )
     targets = {target.model_id: _target(parsed, target, controller) for target in parsed.targets}
-    if parsed.speculation.max_depth > 0:
+    if has_drafts:
         draft = draft_deployment(parsed)
-        drafts = [draft.bind(parsed.draft, parsed.speculation.listen_host, controller)]
+        drafts = [draft.bind(parsed.draft, parsed.speculation, controller, parsed.observability)]
     else:
         drafts = []
     return _router(parsed, targets, controller, drafts)
@@ -44,8 +51,17 @@ def build_app(args: dict[str, Any]) -> Application:
 
 def controller_deployment() -> Any:
     """The controller's options; to be bound."""
-    quiet = {"logging_config": {"enable_access_log": False}}  # a heartbeat a second from everyone
-    return _deployment(Controller, "controller", quiet)
+    options = {
+        "logging_config": {"enable_access_log": False},  # a heartbeat a second from everyone
+        # It never scales: Serve's autoscaler reads its wishes for the others this way.
+        "autoscaling_config": {
+            "min_replicas": 1,
+            "max_replicas": 1,
+            "metrics_interval_s": 2.0,
+            "look_back_period_s": 10.0,
+        },
+    }
+    return _deployment(Controller, "controller", options)
 
 
 def draft_deployment(args: AppArgs) -> Any:
@@ -76,7 +92,11 @@ def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Applic
     return build_llm_deployment(
         plugged_in(args, target),
         name_prefix=_TARGET_PREFIX,
-        bind_kwargs={"listen_host": args.speculation.listen_host, "controller": controller},
+        bind_kwargs={
+            "listen_host": args.speculation.listen_host,
+            "controller": controller,
+            "observability": args.observability,
+        },
         override_serve_options=options,
         deployment_cls=TargetServer,
     )
@@ -89,8 +109,7 @@ def _router(
     drafts: list[Application],
 ) -> Application:
     loras = {target.model_id: target.lora_config for target in args.targets}
-    ingress = make_fastapi_ingress(Router, endpoint_map=_ENDPOINTS, app=add_error_handlers(init()))
-    return router_deployment(args, ingress).bind(
+    return router_deployment(args, _ingress(args)).bind(
         llm_deployments=targets,
         model_cards={
             target.model_id: to_model_metadata(target.model_id, target) for target in args.targets
@@ -100,8 +119,19 @@ def _router(
         },
         controller=controller,
         drafts=drafts,
-        stall_timeout_s=args.speculation.stall_timeout_s,
+        observability=args.observability,
+        speculation=args.speculation,
+        tenant_header=args.router.tenant_header,
     )
+
+
+def _ingress(args: AppArgs) -> type:
+    """The router with its HTTP routes."""
+    app, endpoints = add_error_handlers(init()), _ENDPOINTS
+    if args.router.ui:
+        app, endpoints = ui.add_page(app), endpoints | ui.ENDPOINTS
+    ingress: type = make_fastapi_ingress(Router, endpoint_map=endpoints, app=app)
+    return ingress
 
 
 def _deployment(cls: Any, name: str, options: dict[str, Any]) -> Any:

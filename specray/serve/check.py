@@ -11,7 +11,7 @@ from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, find_local
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import read_file
-from specray.serve.live import check_user_configs
+from specray.serve.live import check_pools_by_hand, check_user_configs
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import (
@@ -87,7 +87,8 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
     overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
     pools = read_pools(args, overrides)
     user_config = overrides.get("controller", {}).get("user_config") or {}
-    check_user_configs(app, args.draft.method)
+    check_user_configs(app, args.draft)
+    check_pools_by_hand(app, args)
     targets = _targets(args, pools)
     draft = _draft(args, pools)
     is_on_one_node = config.proxy_location == "HeadOnly"

@@ -2,41 +2,81 @@
 
 import asyncio
 import os
+import time
 from typing import Any
 
 import torch
+from pydantic import ValidationError
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from specray.config import DraftConfig
+from specray.config import (
+    MAX_FAN_OUT,
+    DraftConfig,
+    LiveDraftConfig,
+    ObservabilityConfig,
+    SpeculationConfig,
+)
+from specray.control.reports import DraftReport
 from specray.draft.factory import make_proposer, reconfigure
+from specray.draft.report import DraftReporter
 from specray.draft.service import DraftService
-from specray.serve.membership import Member, beat, listen_address
+from specray.errors import InvalidConfigError
+from specray.observability.journal import open_journal
+from specray.serve.logs import join_serve
+from specray.serve.membership import Member, View, beat, listen_address
 from specray.serve.metrics import DraftMetrics
+from specray.serve.simulation import Simulation
 from specray.wire.server import serve_draft
+from specray.wire.timeline import open_timeline
 
 
 class DraftServer:
     """Constructed when the model is loaded and warm; then routers may connect."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits constructors
-        self, config: DraftConfig, listen_host: str, controller: DeploymentHandle
+        self,
+        config: DraftConfig,
+        speculation: SpeculationConfig,
+        controller: DeploymentHandle,
+        observability: ObservabilityConfig,
     ) -> None:
+        join_serve()
         pin(config.cpus)
-        self._proposer = make_proposer(config)
-        self._service = DraftService(self._proposer)
+        self._simulation = Simulation(config.simulation) if config.simulation else None
+        slowness = self._simulation.slowness if self._simulation else None
+        self._proposer = make_proposer(config, slowness)
+        replica = serve.get_replica_context()
+        instance = replica.replica_id.unique_id
+        journal = open_journal(observability, "draft", instance)
+        timeline = open_timeline(observability.timeline, "draft")
+        self._service = DraftService(
+            self._proposer, journal=journal, timeline=timeline, weights=config.weights
+        )
         await asyncio.to_thread(self._service.warm_up)
         self._service.start()
-        self._server = serve_draft(self._service, listen_address(listen_host))
-        self._member = Member("draft", self._server.address)
+        self._server = serve_draft(self._service, listen_address(speculation.listen_host))
+        address = self._server.address
+        if self._simulation is not None:
+            address = self._simulation.start(address)
+        self._member = Member("draft", address)
         self._controller = controller
         self._metrics = DraftMetrics(config.method)
+        self._reporter = DraftReporter(replica.deployment, time.monotonic)
+        self._report: DraftReport | None = None
         self._heart = asyncio.create_task(
-            beat(lambda: controller.heartbeat.remote(self._member), lambda _view: self._publish())
+            beat(lambda: controller.heartbeat.remote(self._member, self._report), self._follow)
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take over `user_config`, without a restart; raises InvalidConfigError if it is faulty."""
-        reconfigure(self._proposer, user_config)
+        try:
+            live = LiveDraftConfig.model_validate(user_config)
+        except ValidationError as error:
+            raise InvalidConfigError(f"user_config of the draft: {error}") from None
+        reconfigure(self._proposer, live)
+        if self._simulation is not None:
+            self._simulation.set(live.simulation)
 
     def check_health(self) -> None:
         """Raise when the proposer has failed, so that Serve replaces the replica."""
@@ -47,9 +87,14 @@ class DraftServer:
         await self._controller.leave.remote(self._member)
         self._server.stop(grace_s=1.0)
         self._service.close()
+        if self._simulation is not None:
+            self._simulation.stop()
 
-    def _publish(self) -> None:
-        self._metrics.publish(self._service.stats())
+    def _follow(self, view: View) -> None:
+        self._service.limit_fan_out(MAX_FAN_OUT if view.max_fan_out is None else view.max_fan_out)
+        stats = self._service.stats()
+        self._metrics.publish(stats)
+        self._report = self._reporter.report(stats)
 
 
 def pin(cpus: tuple[int, ...]) -> None:

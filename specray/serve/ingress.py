@@ -2,24 +2,33 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from ray import serve
 from ray.exceptions import RayError
 from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
+from ray.llm._internal.serve.utils.server_utils import get_serve_request_id
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm.ingress import OpenAiIngress
-from ray.serve.llm.openai_api_models import CompletionRequest
+from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
-from specray.config import MAX_DEPTH
+from specray.config import MAX_DEPTH, ObservabilityConfig, SpeculationConfig
+from specray.observability.traces import make_tracer
 from specray.router.relay import Relay
-from specray.serve.membership import View, beat
-from specray.serve.metrics import RouterMetrics
-from specray.target.names import DEPTH_ARG, ROUTER_ARG
+from specray.serve.explanation import Explanation
+from specray.serve.logs import join_serve
+from specray.serve.membership import Member, View, beat
+from specray.serve.metrics import RelayMetrics
+from specray.serve.request_span import RequestSpan
+from specray.serve.tenants import TenantCounter, tenant_of
+from specray.serve.ui.answer import Question, chat_request, events
+from specray.serve.ui.status import StatusBoard
+from specray.target.names import DEPTH_ARG, REQUEST_ARG, ROUTER_ARG, TENANT_ARG, TRACE_ARG
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +47,34 @@ class Router(OpenAiIngress):
         *args: Any,
         controller: DeploymentHandle,
         drafts: list[DeploymentHandle],
-        stall_timeout_s: float,
+        observability: ObservabilityConfig,
+        speculation: SpeculationConfig,
+        tenant_header: str,
         **kwargs: Any,
     ) -> None:
         del drafts  # named in the constructor so that Serve deploys them; reached by streams only
+        join_serve()
         super().__init__(*args, **kwargs)
         self._router_id = serve.get_replica_context().replica_id.unique_id
-        self._relay = Relay(self._router_id, stall_timeout_s)
+        self._tracer = make_tracer(observability, "router", self._router_id)
+        self._relay = Relay(self._router_id, speculation.stall_timeout_s, speculation.data_path)
         self._relay.start()
-        self._metrics = RouterMetrics()
+        self._metrics = RelayMetrics()
+        self._status = StatusBoard(self._router_id, list(self._model_cards))
+        self._controller = controller
+        self._member = Member("router", self._router_id)
+        self._tenant_header = tenant_header
+        self._tenants = TenantCounter(time.monotonic)
+        self._explanation = Explanation(controller)
         self._is_warm = False
         self._view: View | None = None
         self._tasks = [
-            asyncio.create_task(beat(lambda: controller.view.remote(), self._follow)),
+            asyncio.create_task(
+                beat(
+                    lambda: controller.heartbeat.remote(self._member, self._tenants.report()),
+                    self._follow,
+                )
+            ),
             asyncio.create_task(self._warm_up()),
         ]
 
@@ -60,10 +84,32 @@ class Router(OpenAiIngress):
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "warming up"}, status_code=503, headers={"Retry-After": "1"})
 
+    async def speculation(self) -> JSONResponse:
+        """What replicas report, what the controller has decided, and why."""
+        return JSONResponse(await self._explanation.read())
+
+    async def ui_status(self) -> JSONResponse:
+        """What the page at `/ui` shows of the service."""
+        return JSONResponse(await self._status.read(self._view, self._relay.snapshot))
+
+    async def ui_answer(self, question: Question) -> StreamingResponse:
+        """The page's prompt box: text and what a draft guessed of it, from one router."""
+        model = await self._get_model_id(question.model or next(iter(self._model_cards)))
+        body = ChatCompletionRequest.model_validate(chat_request(question, model))
+        return StreamingResponse(self._answer(body), media_type="text/event-stream")
+
+    async def _answer(self, body: ChatCompletionRequest) -> AsyncGenerator[str, None]:
+        with self._relay.watch(get_serve_request_id() or "") as watch:
+            async for event in events(self._get_response(body=body, call_method="chat"), watch):
+                yield event
+
     async def __del__(self) -> None:
         for task in self._tasks:
             task.cancel()
+        await self._controller.leave.remote(self._member)
         self._relay.stop()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def _follow(self, view: View) -> None:
         # A controller that has just been replaced shall not make us hang up on everyone.
@@ -95,13 +141,23 @@ class Router(OpenAiIngress):
     async def _get_response(
         self, *, body: Any, call_method: str, raw_request: Request | None = None
     ) -> AsyncGenerator[Any, None]:
-        if hasattr(body, "vllm_xargs"):
-            body.vllm_xargs = tagged(body.vllm_xargs, self._router_id)
-        responses = super()._get_response(
-            body=body, call_method=call_method, raw_request=raw_request
-        )
-        async for response in responses:
-            yield response
+        headers = raw_request.headers if raw_request is not None else {}
+        tenant = tenant_of(headers, self._tenant_header)
+        self._tenants.count(tenant)
+        with RequestSpan(self._tracer, raw_request, call_method) as span:
+            if hasattr(body, "vllm_xargs"):
+                names = {
+                    REQUEST_ARG: get_serve_request_id() or "",
+                    TRACE_ARG: span.traceparent,
+                    TENANT_ARG: tenant,
+                }
+                body.vllm_xargs = tagged(body.vllm_xargs, self._router_id) | names
+            responses = super()._get_response(
+                body=body, call_method=call_method, raw_request=span.forwarded
+            )
+            async for response in responses:
+                span.note(response)
+                yield response
 
 
 def tagged(xargs: dict[str, Any] | None, router_id: str) -> dict[str, Any]:

@@ -6,23 +6,30 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
-from specray.config import LiveDraftConfig, LivePolicyConfig
+from specray.config import DraftConfig, LiveDraftConfig, LivePolicyConfig
 from specray.errors import InvalidConfigError
+from specray.serve.app import target_name
+from specray.serve.settings import AppArgs
 
 _MODELS: dict[str, type[BaseModel]] = {"controller": LivePolicyConfig, "draft": LiveDraftConfig}
 
 
-def check_user_configs(app: ServeApplicationSchema, draft_method: str) -> None:
+def check_user_configs(app: ServeApplicationSchema, draft: DraftConfig) -> None:
     """Checks the live settings of an application of ours.
 
     Raises:
         InvalidConfigError: naming each faulty field, or settings that the draft does not have.
     """
     settings = [e.user_config for e in app.deployments if e.name == "draft" and e.user_config]
-    if settings and draft_method != "hybrid":
+    if settings and "sources" in settings[0] and draft.method not in ("hybrid", "ngram"):
         raise InvalidConfigError(
-            f"deployments.draft.user_config: {settings[0]} is for a hybrid; draft.method is "
-            f"{draft_method}"
+            f"deployments.draft.user_config: {settings[0]} is for a draft with several sources; "
+            f"draft.method is {draft.method}"
+        )
+    if settings and "simulation" in settings[0] and draft.simulation is None:
+        raise InvalidConfigError(
+            "deployments.draft.user_config.simulation: needs `draft.simulation` in the args, which "
+            "puts a delay line in front of the draft when it starts"
         )
     faults = [
         f"deployments.{'.'.join((entry.name, 'user_config', *map(str, fault['loc'])))}: "
@@ -33,6 +40,24 @@ def check_user_configs(app: ServeApplicationSchema, draft_method: str) -> None:
     ]
     if faults:
         raise InvalidConfigError("\n".join(faults))
+
+
+def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
+    """Checks that replicas are chosen by hand for pools that there are.
+
+    Raises:
+        InvalidConfigError: naming the pool.
+    """
+    pools = [target_name(target) for target in args.targets]
+    pools += ["draft"] if args.speculation.max_depth > 0 else []
+    for entry in app.deployments:
+        settings = entry.user_config if entry.name == "controller" else None
+        unknown = ((settings or {}).get("num_replicas") or {}).keys() - set(pools)
+        if unknown:
+            raise InvalidConfigError(
+                f"deployments.controller.user_config.num_replicas: {min(unknown)!r} is none of the "
+                f"pools {', '.join(pools)}"
+            )
 
 
 def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
+from specray.control.reports import Report
 from specray.errors import SpecrayError
 from specray.types import SpeculationPolicy
 
@@ -19,12 +20,12 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
 
-Role = Literal["target", "draft"]
+Role = Literal["target", "draft", "router"]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica whose stream server can be connected to."""
+    """A replica: a target or draft by its stream server's address, a router by its name."""
 
     role: Role
     address: str
@@ -38,6 +39,8 @@ class View:
     drafts: tuple[str, ...]
     policy: SpeculationPolicy
     is_complete: bool = True  # False right after a start: some may not have been heard of yet
+    routers: tuple[str, ...] = ()
+    max_fan_out: int | None = None  # for drafts; None: as they were configured
 
     def completed_by(self, before: "View | None") -> "View":
         """With the replicas that were known before, if this view may lack some of them."""
@@ -61,14 +64,18 @@ class Registry:
         self._clock = clock
         self._started = clock()
         self._seen: dict[Member, float] = {}
+        self._reports: dict[Member, Report] = {}
 
-    def hear(self, member: Member) -> None:
-        """Note a heartbeat."""
+    def hear(self, member: Member, report: Report | None = None) -> None:
+        """Note a heartbeat, and what it tells of the member."""
         self._seen[member] = self._clock()
+        if report is not None:
+            self._reports[member] = report
 
     def forget(self, member: Member) -> None:
         """Drop a member that has said goodbye."""
         self._seen.pop(member, None)
+        self._reports.pop(member, None)
 
     @property
     def is_complete(self) -> bool:
@@ -77,9 +84,18 @@ class Registry:
 
     def addresses(self, role: Role) -> tuple[str, ...]:
         """The addresses of a role's live members, sorted."""
+        self._expire()
+        return tuple(sorted(member.address for member in self._seen if member.role == role))
+
+    def reports(self) -> dict[Member, Report]:
+        """The latest of each live member that has made one."""
+        self._expire()
+        return dict(self._reports)
+
+    def _expire(self) -> None:
         oldest = self._clock() - EXPIRY_S
         self._seen = {member: at for member, at in self._seen.items() if at >= oldest}
-        return tuple(sorted(member.address for member in self._seen if member.role == role))
+        self._reports = {m: report for m, report in self._reports.items() if m in self._seen}
 
 
 async def beat(

@@ -12,9 +12,15 @@ from pydantic import (
 )
 from ray.serve.llm import LLMConfig
 
-from specray.config import DraftConfig, ModelDraftConfig, SpeculationConfig, TargetPluginConfig
+from specray.config import (
+    DraftConfig,
+    ModelDraftConfig,
+    ObservabilityConfig,
+    SpeculationConfig,
+    TargetPluginConfig,
+)
 from specray.errors import InvalidConfigError
-from specray.models import ModelShape, check_same_tokenizer, read_shape, resolve
+from specray.models import ModelShape, check_same_tokenizer, ngram_folder, read_shape, resolve
 from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
@@ -26,6 +32,17 @@ class RouterConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    ui: bool = Field(
+        True,
+        description="A page for people at `/ui`, and what `specray explain` reads at "
+        "`/speculation`; like the API, they ask nobody who they are.",
+    )
+    tenant_header: str = Field(
+        "authorization",
+        min_length=1,
+        description="Request header that tells tenants apart, who then share drafts fairly. Of "
+        "`authorization` and other secrets only a hash goes on; set another one at your gateway.",
+    )
     deployment_config: dict[str, Any] = Field(
         default_factory=dict, description="Ray Serve deployment options, passed through."
     )
@@ -43,6 +60,7 @@ class AppArgs(BaseModel):
     draft: DraftConfig = DraftConfig()
     speculation: SpeculationConfig = SpeculationConfig()
     router: RouterConfig = RouterConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
 
     @field_validator("target", "more_targets")
     @classmethod
@@ -109,9 +127,15 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         max_depth=args.speculation.max_depth,
         policy=args.speculation.policy,
         trust_draft_distributions=args.speculation.trust_draft_distributions,
+        hardware=args.speculation.hardware,
+        timeline=args.observability.timeline,
+        data_path=args.speculation.data_path,
+        stall_timeout_s=args.speculation.stall_timeout_s,
     )
     given = target.engine_kwargs
-    engine_kwargs = given | {
+    # FLOPs and bytes of each step, for its arithmetic intensity: some 60 µs a step.
+    engine_kwargs = {"enable_mfu_metrics": True} | given
+    engine_kwargs |= {
         "scheduler_cls": SCHEDULER_CLS,
         "worker_cls": WORKER_CLS,
         "async_scheduling": False,
@@ -136,6 +160,11 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     if args.speculation.max_depth > 0 and draft.uses_model and draft.model is not None:
         sources = list(filter(None, map(source_of, resolved.targets)))
         draft = draft.model_copy(update={"model": _resolve_draft(draft.model, sources)})
+    if args.speculation.max_depth > 0 and draft.method == "ngram" and draft.ngram is not None:
+        with field("draft.ngram.model"):
+            folder = ngram_folder(draft.ngram.model)
+        ngram = draft.ngram.model_copy(update={"model": str(folder)})
+        draft = draft.model_copy(update={"ngram": ngram})
     return resolved.model_copy(update={"draft": draft})
 
 

@@ -2,13 +2,18 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
+from specray.config import EngineWatchConfig, ObservabilityConfig
+from specray.control.reports import TargetReport, TargetReporter
+from specray.serve.logs import engine_log, join_serve
 from specray.serve.membership import Member, View, beat, listen_address
 from specray.serve.metrics import TargetMetrics
 from specray.types import SpeculationPolicy
@@ -19,20 +24,32 @@ class TargetServer(LLMServer):
     """Serves the model like its base, and keeps its engine's stream server known and counted."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits constructors
-        self, llm_config: LLMConfig, listen_host: str, controller: DeploymentHandle
+        self,
+        llm_config: LLMConfig,
+        listen_host: str,
+        controller: DeploymentHandle,
+        observability: ObservabilityConfig,
     ) -> None:
         from specray.target import rendezvous, workarounds  # vLLM, in the replica only
 
         workarounds.apply_to_frontend()
-        rendezvous.offer_host(listen_address(listen_host))
+        join_serve()
+        replica = serve.get_replica_context()
+        instance = replica.replica_id.unique_id
+        watch = EngineWatchConfig(
+            observability=observability, log_file=engine_log(), instance=instance
+        )
+        rendezvous.offer_host(listen_address(listen_host), watch)
         with _all_cores():
             await super().__init__(llm_config)
         self._controller = controller
         self._member = Member("target", rendezvous.take_address())
         self._policy: SpeculationPolicy | None = None
         self._metrics = TargetMetrics()
+        self._reporter = TargetReporter(replica.deployment, time.monotonic)
+        self._report: TargetReport | None = None
         self._heart = asyncio.create_task(
-            beat(lambda: controller.heartbeat.remote(self._member), self._follow)
+            beat(lambda: controller.heartbeat.remote(self._member, self._report), self._follow)
         )
 
     def _get_default_engine_class(self) -> type:
@@ -49,7 +66,9 @@ class TargetServer(LLMServer):
         if view.policy != self._policy:
             await configure(self._member.address, view.policy)
             self._policy = view.policy
-        self._metrics.publish(await get_stats(self._member.address))
+        stats = await get_stats(self._member.address)
+        self._metrics.publish(stats)
+        self._report = self._reporter.report(stats)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import yaml
 from tests.k8s.checks.all import faults
 from tests.k8s.rendering import (
     CHART,
+    K8S,
     OVERLAYS,
     Manifest,
     helm,
@@ -43,6 +44,18 @@ def test_a_component_that_no_overlay_has_passes_all_checks(component: str) -> No
 
     assert faults(manifests) == []
     assert manifests != overlay("70b")
+
+
+def test_the_load_test_passes_all_checks() -> None:
+    manifests = kustomize(K8S / "loadtest")
+
+    assert faults([*overlay("70b"), *manifests]) == []
+    (files,) = (manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap")
+    jobs = [manifest for manifest in manifests if manifest["kind"] == "Job"]
+    assert len(jobs) == 2
+    for job in jobs:
+        (volume,) = job["spec"]["template"]["spec"]["volumes"]
+        assert {item["key"] for item in volume["configMap"]["items"]} == files.keys()
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def _password_in_the_open(found: Found) -> None:
 
 
 def _alert_without_runbook(found: Found) -> None:
-    del found.spec("PrometheusRule")["groups"][0]["rules"][0]["annotations"]["runbook"]
+    del found.spec("PrometheusRule")["groups"][1]["rules"][0]["annotations"]["runbook_url"]
 
 
 PLANTED: dict[str, tuple[Callable[[Found], None], str]] = {
@@ -237,7 +237,7 @@ PLANTED: dict[str, tuple[Callable[[Found], None], str]] = {
     "unknown upgrade strategy": (_unknown_upgrade, "'RollingUpdate' is not one of"),
     "step beyond the surge": (_step_beyond_surge, "stepSizePercent is larger"),
     "Redis password in the open": (_password_in_the_open, "belongs into gcsFault"),
-    "alert without a runbook": (_alert_without_runbook, "'runbook' is a required property"),
+    "alert without a runbook": (_alert_without_runbook, "'runbook_url' is a required property"),
 }
 
 

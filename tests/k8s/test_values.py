@@ -51,3 +51,18 @@ def test_the_table_describes_each_value_and_no_other() -> None:
 def test_helm_refuses_a_faulty_value_and_names_it(setting: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=re.escape(message).replace(r"\.", r"[./]")):
         helm("--set", setting)
+
+
+def test_alerts_link_to_the_runbook_that_the_values_name() -> None:
+    url = "https://wiki.example.com/specray"
+    rules = next(
+        m for m in helm("--set", f"monitoring.runbook={url}") if "groups" in m.get("spec", {})
+    )
+    links = [
+        rule["annotations"]["runbook_url"]
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert links
+    assert all(link.startswith(f"{url}#specray") for link in links)

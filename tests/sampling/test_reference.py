@@ -1,6 +1,7 @@
 """Speculative sampling keeps the target's distribution, and the test would see it if not."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from specray.sampling.reference import verify
+from specray.sampling.reference import verify, write_ahead
 from specray.types import TruncatedDistributions
+from tests.target.distributions import chi_square
 
 ALPHA = 1e-4  # chance that an exact method fails a test, were its seed not fixed
 VOCAB_SIZE = 5
@@ -116,3 +118,58 @@ def test_without_a_proposal_the_target_decodes_plainly() -> None:
 def test_an_impossible_token_is_replaced() -> None:
     rows = np.array([[0.0, 1.0], [1.0, 0.0]])
     assert verify(rows, (0,), None, np.random.default_rng(0)) == ((1,), 0)
+
+
+# Drafting ahead.
+
+LENGTH = 3
+NUM_AHEAD = 4000
+
+
+def p_value_ahead(
+    uniforms: Callable[[np.random.Generator], Callable[[], Sequence[float]]],
+    depth: int,
+    fan_out: int,
+    seed: int,
+) -> float:
+    """Chi-square of the texts that are written ahead against the target's.
+
+    `uniforms` makes, for each text, the source of its proposals' random numbers.
+    """
+    target, draft = Chain(seed=1, concentration=3.0), Chain(seed=2)
+
+    def no_further(text: tuple[int, ...]) -> Table:
+        """Chains know texts of two tokens; what is drafted beyond is not part of any."""
+        return draft(text[:2])
+
+    def also_no_further(text: tuple[int, ...]) -> Table:
+        return target(text[:2])
+
+    rng = np.random.default_rng(seed)
+    counts = Counter(
+        write_ahead(also_no_further, no_further, LENGTH, depth, fan_out, uniforms(rng), rng)
+        for _ in range(NUM_AHEAD)
+    )
+    texts = list(product(range(VOCAB_SIZE), repeat=LENGTH))
+    expected = np.array([np.prod([target(t[:i])[t[i]] for i in range(LENGTH)]) for t in texts])
+    return chi_square(np.array([counts[text] for text in texts]), expected * NUM_AHEAD)
+
+
+def fresh(rng: np.random.Generator) -> Callable[[], Sequence[float]]:
+    return lambda: rng.random(8).tolist()
+
+
+def shared(rng: np.random.Generator) -> Callable[[], Sequence[float]]:
+    """The naive way: the same numbers for a proposal and for what is drafted behind it."""
+    numbers = rng.random(8).tolist()
+    return lambda: numbers
+
+
+@pytest.mark.parametrize("fan_out", [2, VOCAB_SIZE])
+def test_drafting_ahead_keeps_the_targets_distribution(fan_out: int) -> None:
+    assert p_value_ahead(fresh, 2, fan_out, seed=14) > ALPHA
+
+
+def test_random_numbers_shared_with_what_is_drafted_ahead_are_detected() -> None:
+    """What a proposal and its continuations share ties these to the event that selects them."""
+    assert p_value_ahead(shared, 2, VOCAB_SIZE, seed=14) < 1e-9

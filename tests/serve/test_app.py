@@ -77,6 +77,22 @@ def test_without_speculation_there_is_no_draft(args: dict[str, Any], tmp_path: P
     assert bound_to_router(args)["drafts"] == []
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_page_has_routes_only_where_it_is_on(
+    args: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_on: bool
+) -> None:
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "specray.serve.app.make_fastapi_ingress", lambda cls, **given: made.update(given) or cls
+    )
+    build_app(args | {"router": {"ui": is_on}})
+
+    paths = {getattr(route, "path", None) for route in made["app"].routes}
+    assert ("/ui/" in paths) == is_on
+    assert ("ui_status" in made["endpoint_map"]) == is_on
+    assert {"chat", "health"} <= made["endpoint_map"].keys()
+
+
 @pytest.mark.parametrize("pool", ["draft", "router"])
 @pytest.mark.parametrize(
     ("options", "message"), [({"num_replica": 3}, "num_replica"), ({"num_replicas": -2}, "-2")]

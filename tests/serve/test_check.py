@@ -173,7 +173,10 @@ def other_tokenizer(config: Config) -> None:
         (unknown_argument, r"applications\.a: speculation\.depth: Extra inputs"),
         (unknown_deployment, r"applications\.a: deployments: 'drafts' is none of"),
         (faulty_policy, r"deployments\.controller\.user_config\.max_depth: .*greater than"),
-        (sources_without_hybrid, r"deployments\.draft\.user_config: .* is for a hybrid"),
+        (
+            sources_without_hybrid,
+            r"deployments\.draft\.user_config: .* is for a draft with several",
+        ),
         (unknown_source, r"deployments\.draft\.user_config\.sources\.0: .*'prompt_lookup'"),
         (faulty_split, r"target\.engine_kwargs\.tensor_parallel_size: 4 does not divide"),
         (faulty_split_number, r"target\.engine_kwargs\.tensor_parallel_size: 0 is no number"),

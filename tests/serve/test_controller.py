@@ -1,19 +1,23 @@
 import asyncio
+import json
+import logging
 
 import pytest
 
-from specray.config import SpeculationConfig
+from specray.config import ObjectiveConfig, SpeculationConfig
 from specray.errors import InvalidConfigError
 from specray.serve.controller import Controller
-from specray.serve.membership import Member, View
+from specray.serve.membership import EXPIRY_S, Member, View
+from specray.serve.scaling import wish
 from specray.types import SpeculationPolicy
+from tests.control.reports_util import draft, idle, target
 
 START = SpeculationPolicy(is_enabled=True, max_depth=5, max_wait_ms=15.0)
 
 
 @pytest.fixture
 def controller() -> Controller:
-    return Controller(SpeculationConfig(max_depth=5, max_wait_ms=15.0))
+    return Controller(SpeculationConfig(max_depth=5, max_wait_ms=15.0, stop_gap=False))
 
 
 def view(controller: Controller) -> View:
@@ -31,6 +35,12 @@ def test_a_heartbeat_is_answered_with_all_that_is_known(controller: Controller) 
     assert answer == View(("t:1",), ("d:1",), START, is_complete=False)
     asyncio.run(controller.leave(Member("draft", "d:1")))
     assert view(controller).drafts == ()
+
+
+def test_routers_are_known_by_name_and_no_one_connects_to_them(controller: Controller) -> None:
+    answer = asyncio.run(controller.heartbeat(Member("router", "r1")))
+
+    assert answer == View((), (), START, is_complete=False, routers=("r1",))
 
 
 def test_the_policy_changes_while_replicas_run(controller: Controller) -> None:
@@ -56,6 +66,9 @@ def test_the_live_depth_does_not_exceed_that_of_the_engines_buffers(controller: 
         ({"max_wait_ms": 0}, "max_wait_ms"),
         ({"max_wait_ms": float("inf")}, "max_wait_ms"),
         ({"is_enabled": "perhaps"}, "is_enabled"),
+        ({"is_frozen": 7}, "is_frozen"),
+        ({"num_replicas": {"draft": -1}}, "num_replicas"),
+        ({"num_replicas": 3}, "num_replicas"),
     ],
 )
 def test_a_faulty_policy_is_named_and_the_last_one_stays(
@@ -66,3 +79,112 @@ def test_a_faulty_policy_is_named_and_the_last_one_stays(
     with pytest.raises(InvalidConfigError, match=rf"user_config of the controller(.|\n)*{field}"):
         controller.reconfigure(user_config)
     assert view(controller).policy.max_depth == 3
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Pools:
+    """A controller, and members that report to it."""
+
+    def __init__(self, **objective: object) -> None:
+        self.clock = Clock()
+        speculation = SpeculationConfig(
+            max_depth=5, objective=ObjectiveConfig.model_validate(objective)
+        )
+        self.controller = Controller(speculation, 8, "draft", clock=self.clock)
+
+    def beat(self, seconds: float, *reports: object) -> View:
+        """All members' heartbeats, then some time, then the heartbeats again."""
+        self._beat(*reports)
+        self.clock.now += seconds
+        return self._beat(*reports)
+
+    def _beat(self, *reports: object) -> View:
+        answer = view(self.controller)
+        for i, report in enumerate(reports):
+            role = "draft" if report.deployment == "draft" else "target"  # type: ignore[attr-defined]
+            member = Member(role, f"{role}:{i}")  # type: ignore[arg-type]
+            answer = asyncio.run(self.controller.heartbeat(member, report))  # type: ignore[arg-type]
+        return answer
+
+    def wishes(self) -> dict[str, float]:
+        return self.controller.record_autoscaling_stats()
+
+
+FULL = target(num_running=8.0, num_waiting=8.0)
+
+
+def test_nothing_is_wished_for_before_everyone_can_have_been_heard() -> None:
+    pools = Pools()
+    pools.beat(EXPIRY_S - 0.1, FULL)
+    assert pools.wishes() == {}
+
+    pools.beat(0.2, FULL)
+    assert pools.wishes() == {wish("target:a"): 2.0, wish("draft"): 1.0}
+
+
+def test_a_replica_that_falls_silent_counts_no_more() -> None:
+    pools = Pools()
+    pools.beat(EXPIRY_S, FULL, draft())
+    pools.beat(EXPIRY_S + 1, idle(kv_usage=0.0))
+
+    assert pools.wishes() == {wish("target:a"): 0.0, wish("draft"): 0.0}
+
+
+def test_a_change_is_logged_once_with_its_inputs(caplog: pytest.LogCaptureFixture) -> None:
+    pools = Pools()
+    with caplog.at_level(logging.INFO, logger="specray.serve.controller"):
+        pools.beat(EXPIRY_S, FULL)
+        pools.beat(3.0, FULL)
+        pools.beat(3.0, FULL)
+    lines = [record.getMessage() for record in caplog.records]
+
+    (line,) = (line for line in lines if "target:a" in line)
+    assert "decided: target:a 2, was 1: places at 250% of the limit" in line
+    assert "waiting 8" in line
+
+
+def test_it_explains_itself_in_json() -> None:
+    pools = Pools()
+    pools.beat(EXPIRY_S, FULL, draft())
+    known = json.loads(json.dumps(asyncio.run(pools.controller.explain())))
+
+    assert known["is_complete"]
+    assert [member["role"] for member in known["members"]] == ["draft", "target"]
+    assert known["members"][1]["report"]["num_waiting"] == 8.0
+    decisions = {decision["subject"]: decision for decision in known["decisions"]}
+    assert decisions["target:a"]["value"] == 2
+    assert {change["subject"] for change in known["changes"]} >= {"target:a"}
+
+
+def test_frozen_by_hand_it_holds_and_chosen_numbers_are_followed() -> None:
+    pools = Pools()
+    pools.beat(EXPIRY_S, FULL)
+    before = pools.wishes()
+    pools.controller.reconfigure({"is_frozen": True, "num_replicas": {"draft": 2}})
+    pools.beat(3.0, idle())
+
+    assert pools.wishes() == before | {wish("draft"): 2.0}
+    pools.controller.reconfigure({})
+    pools.beat(3.0, idle(kv_usage=0.0))
+    assert pools.wishes() == {wish("target:a"): 0.0, wish("draft"): 0.0}
+
+
+def test_ceilings_hold_only_where_they_are_asked_for() -> None:
+    bad = target(survivals=(0.3, 0.05, 0.01))
+    busy = draft(needed=1.0, answer_each_s=0.02)
+    advice, limits = Pools(), Pools(is_limiting=True)
+
+    free = advice.beat(EXPIRY_S, bad, busy)
+    assert (free.policy.max_depth, free.max_fan_out) == (5, None)
+    bounded = limits.beat(EXPIRY_S, bad, busy)
+    assert bounded.policy.max_depth == 1
+    assert bounded.max_fan_out == 0
+
+    advice.controller.reconfigure({"max_fan_out": 3})
+    assert view(advice.controller).max_fan_out == 3

@@ -6,8 +6,10 @@ import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
+from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, SimulationConfig
 from specray.errors import InvalidConfigError
-from specray.serve.live import changes_beyond, check_user_configs
+from specray.serve.live import changes_beyond, check_pools_by_hand, check_user_configs
+from specray.serve.settings import validate
 
 LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
 
@@ -22,6 +24,11 @@ def schema(config: dict[str, Any]) -> ServeDeploySchema:
     return ServeDeploySchema.model_validate(copy.deepcopy(config))
 
 
+def draft(method: Any, **settings: Any) -> DraftConfig:
+    models = {"model": ModelDraftConfig(model="any"), "ngram": NgramDraftConfig(model="any")}
+    return DraftConfig(method=method, **models, **settings)
+
+
 def with_settings(config: dict[str, Any], name: str, settings: dict[str, Any]) -> ServeDeploySchema:
     config["applications"][0]["deployments"] = [{"name": name, "user_config": settings}]
     return schema(config)
@@ -34,6 +41,7 @@ def with_settings(config: dict[str, Any], name: str, settings: dict[str, Any]) -
         ("controller", "prompt_lookup", {"max_dept": 2}, r"max_dept: Extra inputs"),
         ("controller", "prompt_lookup", {"max_wait_ms": 0}, r"max_wait_ms: "),
         ("draft", "hybrid", {"sources": []}, r"sources: "),
+        ("draft", "hybrid", {"simulation": {"rtt": 5}}, r"simulation: |simulation\.rtt: "),
     ],
 )
 def test_a_faulty_live_setting_is_named(
@@ -41,14 +49,22 @@ def test_a_faulty_live_setting_is_named(
 ) -> None:
     (app,) = with_settings(config, name, settings).applications
     with pytest.raises(InvalidConfigError, match=rf"deployments\.{name}\.user_config\.{message}"):
-        check_user_configs(app, method)
+        check_user_configs(app, draft(method))
 
 
-def test_only_a_hybrid_has_live_settings_of_its_draft(config: dict[str, Any]) -> None:
+def test_only_drafts_with_several_sources_have_live_settings(config: dict[str, Any]) -> None:
     (app,) = with_settings(config, "draft", {"sources": ["model"]}).applications
-    check_user_configs(app, "hybrid")
+    check_user_configs(app, draft("hybrid"))
+    check_user_configs(app, draft("ngram"))
     with pytest.raises(InvalidConfigError, match=r"draft\.method is model"):
-        check_user_configs(app, "model")
+        check_user_configs(app, draft("model"))
+
+
+def test_a_simulation_is_live_only_where_it_was_there_at_the_start(config: dict[str, Any]) -> None:
+    (app,) = with_settings(config, "draft", {"simulation": {"rtt_ms": 5}}).applications
+    check_user_configs(app, draft("model", simulation=SimulationConfig()))
+    with pytest.raises(InvalidConfigError, match=r"needs `draft\.simulation`"):
+        check_user_configs(app, draft("model"))
 
 
 def test_live_settings_may_change(config: dict[str, Any]) -> None:
@@ -70,3 +86,17 @@ def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:
         "applications.specray.args.speculation.max_depth",
         "applications.specray.deployments.router",
     )
+
+
+@pytest.mark.parametrize("pool", ["draft", "target:smollm2-135m-instruct"])
+def test_replicas_may_be_chosen_for_pools_that_there_are(config: dict[str, Any], pool: str) -> None:
+    (app,) = with_settings(config, "controller", {"num_replicas": {pool: 2}}).applications
+
+    check_pools_by_hand(app, validate(app.args))
+
+
+def test_a_pool_that_is_not_there_is_named(config: dict[str, Any]) -> None:
+    (app,) = with_settings(config, "controller", {"num_replicas": {"drafts": 2}}).applications
+
+    with pytest.raises(InvalidConfigError, match="'drafts' is none of the pools target:smol"):
+        check_pools_by_hand(app, validate(app.args))

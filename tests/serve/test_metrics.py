@@ -3,11 +3,19 @@ from typing import Any
 
 import pytest
 
+from specray.control.pools import Decision
+from specray.control.slow_loop import Decisions
 from specray.draft.engine import EngineStats
-from specray.router.stats import RelayStats, Traffic
-from specray.serve.metrics import DraftMetrics, RouterMetrics, TargetMetrics
+from specray.serve.metrics import ControllerMetrics, DraftMetrics, RelayMetrics, TargetMetrics
 from specray.types import SourceStats
-from specray.wire.stats import Durations, TargetStats
+from specray.wire.stats import (
+    CalibrationStats,
+    Durations,
+    RelayStats,
+    RooflineStats,
+    TargetStats,
+    Traffic,
+)
 
 Key = tuple[str, ...]
 
@@ -72,7 +80,7 @@ def target_stats(**counts: Any) -> TargetStats:
 
 
 def test_counters_follow_the_engines_totals(instruments: Instruments) -> None:
-    metrics = TargetMetrics(instruments)
+    metrics = TargetMetrics(instruments=instruments)
     metrics.publish(target_stats(num_committed=20))
     metrics.publish(target_stats(num_committed=20))
     metrics.publish(target_stats(num_committed=27, num_steps=6))
@@ -83,7 +91,7 @@ def test_counters_follow_the_engines_totals(instruments: Instruments) -> None:
 
 
 def test_an_engine_that_starts_anew_does_not_count_down(instruments: Instruments) -> None:
-    metrics = TargetMetrics(instruments)
+    metrics = TargetMetrics(instruments=instruments)
     for total in (100, 3, 10):
         metrics.publish(target_stats(num_committed=total))
 
@@ -91,7 +99,7 @@ def test_an_engine_that_starts_anew_does_not_count_down(instruments: Instruments
 
 
 def test_acceptance_is_told_by_source_and_position(instruments: Instruments) -> None:
-    metrics = TargetMetrics(instruments)
+    metrics = TargetMetrics(instruments=instruments)
     metrics.publish(target_stats(num_committed=24))
     values = instruments.values
 
@@ -105,7 +113,7 @@ def test_acceptance_is_told_by_source_and_position(instruments: Instruments) -> 
 
 def test_proposals_are_told_by_what_became_of_them(instruments: Instruments) -> None:
     counts = {"used": 5, "late": 4, "stale": 3, "invalid": 2}
-    TargetMetrics(instruments).publish(
+    TargetMetrics(instruments=instruments).publish(
         target_stats(**{f"num_proposals_{k}": v for k, v in counts.items()}, num_misses=1)
     )
 
@@ -114,14 +122,35 @@ def test_proposals_are_told_by_what_became_of_them(instruments: Instruments) -> 
 
 
 def test_an_engine_that_did_nothing_yet_divides_by_nothing(instruments: Instruments) -> None:
-    TargetMetrics(instruments).publish(TargetStats(sources={"model": SourceStats()}))
+    TargetMetrics(instruments=instruments).publish(TargetStats(sources={"model": SourceStats()}))
 
     assert instruments.values["specray_block_efficiency",] == 0
     assert instruments.values["specray_acceptance_rate", "model"] == 0
 
 
+def test_depth_control_tells_what_it_knows(instruments: Instruments) -> None:
+    counts, accepted = [0] * 9 + [10], [0] * 9 + [9]
+    stats = target_stats(
+        calibration=CalibrationStats(counts, accepted, [0.0] * 9 + [9.5]),
+        roofline=RooflineStats(40.0, 160.0, "H100"),
+        step_time_error=0.04,
+    )
+    metrics = TargetMetrics(instruments=instruments)
+    metrics.publish(stats)
+    metrics.publish(stats)
+    values = instruments.values
+
+    assert values["specray_survival_tokens", "0.9"] == 10
+    assert values["specray_survival_accepted_tokens", "0.9"] == 9
+    assert values["specray_survival_calibration_error",] == pytest.approx(0.05)
+    assert values["specray_step_time_error",] == 0.04
+    assert values["specray_arithmetic_intensity",] == 40
+    assert values["specray_ridge_intensity",] == 160
+    assert values["specray_compute_bound",] == 0
+
+
 def test_each_duration_is_observed_once_in_its_bucket(instruments: Instruments) -> None:
-    metrics = TargetMetrics(instruments)
+    metrics = TargetMetrics(instruments=instruments)
     metrics.publish(target_stats(step_time=durations(0.0004, 0.03)))
     metrics.publish(target_stats(step_time=durations(0.0004, 0.03, 0.04, 7.0)))
 
@@ -149,7 +178,7 @@ def test_the_router_reports_both_directions_and_both_roles(instruments: Instrume
         to_drafts,
         to_targets,  # type: ignore[arg-type]
     )
-    metrics = RouterMetrics(instruments)
+    metrics = RelayMetrics(instruments)
     metrics.publish(stats)
     metrics.publish(stats)
     values = instruments.values
@@ -165,14 +194,41 @@ def test_the_router_reports_both_directions_and_both_roles(instruments: Instrume
     assert values["specray_sessions_without_draft",] == 5
 
 
+def test_a_target_reports_its_own_streams_to_drafts_alike(instruments: Instruments) -> None:
+    to_drafts = Traffic()
+    to_drafts.observe(0, 0.001)
+    direct = RelayStats(None, ("d",), {"d": 1}, 2, {"draft_died": 3}, to_drafts, Traffic())
+    TargetMetrics(instruments=instruments).publish(target_stats(direct=direct))
+    values = instruments.values
+
+    assert values["specray_fallbacks", "draft_died"] == 3
+    assert values["specray_relay_frames", "to_drafts"] == 1
+    assert values["specray_connected_replicas", "draft"] == 1
+    assert ("specray_connected_replicas", "target") not in values  # that is for routers to say
+    assert values["specray_sessions_without_draft",] == 2
+
+
+def test_lookups_are_told_apart_by_result(instruments: Instruments) -> None:
+    metrics = TargetMetrics(instruments=instruments)
+    metrics.publish(target_stats(num_hits=5, num_late=2, turnaround_time=durations(0.0007)))
+    metrics.publish(target_stats(num_hits=9, num_late=2, num_absent=1))
+    values = instruments.values
+
+    assert values["specray_buffer_lookups", "hit"] == 9
+    assert values["specray_buffer_lookups", "late"] == 2
+    assert values["specray_buffer_lookups", "miss"] == 1
+    assert len(instruments.observed["specray_turnaround_seconds",]) == 1
+
+
 def test_the_draft_reports_its_method(instruments: Instruments) -> None:
     metrics = DraftMetrics("prompt_lookup", instruments)
     metrics.publish(EngineStats(3, 10, 40, 1, 2, 0.5))
-    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.75))
+    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.75, num_ahead=30))
     values = instruments.values
 
     assert values["specray_draft_proposals", "prompt_lookup"] == 11
     assert values["specray_draft_tokens", "prompt_lookup"] == 44
+    assert values["specray_draft_ahead_proposals", "prompt_lookup"] == 30
     assert values["specray_draft_evictions", "prompt_lookup"] == 2
     assert values["specray_draft_busy_seconds", "prompt_lookup"] == 0.75
     assert values["specray_draft_sessions", "prompt_lookup"] == 4
@@ -183,5 +239,21 @@ def test_ray_takes_the_names_tags_and_values() -> None:
     TargetMetrics().publish(stats)
     traffic = Traffic()
     traffic.observe(100, 0.001)
-    RouterMetrics().publish(RelayStats(("t",), (), {}, 0, {"no_draft": 1}, traffic, traffic))
+    RelayMetrics().publish(RelayStats(("t",), (), {}, 0, {"no_draft": 1}, traffic, traffic))
     DraftMetrics("model").publish(EngineStats(1, 1, 1, 1, 1, 1.0))
+
+
+def test_what_the_controller_wants_is_told_by_pool(instruments: Instruments) -> None:
+    metrics = ControllerMetrics(instruments=instruments)
+    wanted = Decision("draft", 3, 1, "more requests")
+    metrics.publish(
+        Decisions(
+            Decision("depth ceiling", 4, 5, ""), Decision("fan-out", 2, 8, ""), {"draft": wanted}
+        )
+    )
+    metrics.count(wanted)
+
+    assert instruments.values["specray_wanted_replicas", "draft"] == 3
+    assert instruments.values["specray_ceiling", "depth"] == 4
+    assert instruments.values["specray_ceiling", "fan_out"] == 2
+    assert instruments.values["specray_decisions", "draft"] == 1

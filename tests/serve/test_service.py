@@ -2,10 +2,14 @@
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,14 +18,30 @@ import psutil
 import pytest
 import yaml
 
+from specray.cli import main
+from tests.docs.fences import WITH_SERVICE, Fence, commands
+from tests.prometheus import RARE, dashboard_queries, prometheus, rule_queries
+from tests.serve.chromium import browser
 from tests.serve.identity import answer, answers, assert_same
+from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
-from tests.serve.service import MODEL, Service, launch, local_config, running
+from tests.serve.service import MODEL, Service, free_port, launch, local_config, running
+from tests.serve.watching import ask, lines_of, spans_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 DRAFTS: dict[str, dict[str, Any]] = {
-    "prompt_lookup": {"method": "prompt_lookup", "deployment_config": {"num_replicas": 2}},
+    "ngram": {
+        "method": "ngram",
+        "deployment_config": {
+            "autoscaling_config": {
+                "min_replicas": 2,
+                "max_replicas": 3,
+                "upscale_delay_s": 0,
+                "downscale_delay_s": 0,
+            }
+        },
+    },
     "model": {
         "method": "model",
         "model": {"model": "bundled:smollm2-135m-instruct-draft"},
@@ -35,6 +55,8 @@ DRAFTS: dict[str, dict[str, Any]] = {
 }
 """The drafts that must not change a token."""
 
+DEFAULT = "ngram"  # that of deployments/local.yaml
+
 LONGEST_GAP_S = 3.0  # between two chunks of a stream, when drafts die; a step takes some 0.06 s
 
 
@@ -44,8 +66,18 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[S
     draft["deployment_config"] |= {"ray_actor_options": {}, "health_check_period_s": 2}
     config = local_config(**draft)
     if request.param == "model":  # however slow the machine, its proposals shall be seen
-        config["applications"][0]["args"]["speculation"]["max_wait_ms"] = 200
-    with running(config, tmp_path_factory.mktemp(request.param)) as started:
+        settings = {"max_wait_ms": 200, "data_path": "direct", "stop_gap": False}
+        config["applications"][0]["args"]["speculation"] |= settings
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == DEFAULT:
+        policy = {"policy_function": "specray.serve.scaling:scale_pools"}
+        config["applications"][0]["autoscaling_policy"] = policy
+        config["logging_config"] = {"encoding": "JSON"}
+        config["applications"][0]["args"]["observability"] = {
+            "session_log": True,
+            "traces": f"file:{folder / 'traces'}",
+        }
+    with running(config, folder) as started:
         started.draft = request.param  # type: ignore[attr-defined]
         yield started
 
@@ -62,17 +94,19 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: dict
     plain = plain_answers["all"]
     before = accepted_tokens(service)
     proposed_before = proposed_tokens(service)
-    assert_same(service, plain, answers(service, PROMPTS))
+    # Every prompt meets every draft; those that are asked for alone, as it takes longer, are fewer.
+    alone = slice(None) if service.draft == DEFAULT else slice(0, None, 3)  # type: ignore[attr-defined]
+    assert_same(service, plain[alone], answers(service, PROMPTS[alone]))
     assert_same(service, plain, answers(service, PROMPTS, at_once=8))
     wait_until(lambda: proposed_tokens(service) > proposed_before, 20.0)
-    if service.draft == "prompt_lookup":  # type: ignore[attr-defined]
+    if service.draft == DEFAULT:  # type: ignore[attr-defined]
         wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
 
 
 @pytest.fixture
 def lookup(service: Service) -> Service:
-    """The service whose draft is prompt lookup: what does not depend on the draft runs there."""
-    if service.draft != "prompt_lookup":  # type: ignore[attr-defined]
+    """The service with the default draft: what does not depend on the draft runs there."""
+    if service.draft != DEFAULT:  # type: ignore[attr-defined]
         pytest.skip("does not depend on the draft")
     return service
 
@@ -177,6 +211,28 @@ def test_health_and_metrics(lookup: Service) -> None:
     wait_until(are_all_there, 30.0)
 
 
+def test_the_page_in_a_browser(lookup: Service, tmp_path: Path) -> None:
+    with browser(tmp_path / "profile") as page:
+        walk_through(page, lookup.url.removesuffix("/v1"), tmp_path)
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == [
+        "desktop-dark.png",
+        "desktop-light.png",
+        "phone-dark.png",
+        "phone-light.png",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fence", [fence for fence in commands() if fence.title == WITH_SERVICE], ids=str
+)
+def test_what_the_documentation_asks_of_a_running_service(lookup: Service, fence: Fence) -> None:
+    text = fence.text.replace("http://127.0.0.1:8000", lookup.url.removesuffix("/v1"))
+    program = [sys.executable, "-c"] if fence.language == "python" else ["bash", "-euc"]
+    done = subprocess.run([*program, text], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 def test_second_service_on_the_port_says_so(lookup: Service) -> None:
     second = launch(lookup.config_file)
     output, _ = second.communicate(timeout=120)
@@ -203,22 +259,47 @@ def test_disconnect_closes_the_session(lookup: Service) -> None:
 
 def test_policy_changes_without_a_restart(lookup: Service) -> None:
     pids = {process.pid for process in lookup.processes()}
-    config = yaml.safe_load(lookup.config_file.read_text())
-    original = lookup.config_file.read_text()
-    config["applications"][0]["deployments"][0]["user_config"] = {"is_enabled": False}
-    try:
-        reload(lookup, yaml.safe_dump(config))
-        time.sleep(4.0)  # two heartbeats, then two exports of metrics
+    with live(lookup, is_enabled=False):
         before = proposed_tokens(lookup)
         answer(lookup, PROMPTS[13])
         time.sleep(4.0)
         assert proposed_tokens(lookup) == before
-    finally:
-        reload(lookup, original)
     wait_until(lambda: _proposes_again(lookup, before), 60.0)
     targets = {process.pid for process in lookup.replicas("target")}
     assert targets
     assert targets <= pids
+
+
+def test_drafts_follow_the_controller_and_it_tells_why(
+    lookup: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = yaml.safe_load(lookup.config_file.read_text())
+    original = lookup.config_file.read_text()
+    config["applications"][0]["deployments"][0]["user_config"] = {"num_replicas": {"draft": 3}}
+    try:
+        reload(lookup, yaml.safe_dump(config))
+        wait_until(lambda: len(_reports(lookup, "draft")) == 3, 60.0, _known, lookup)
+        answer(lookup, PROMPTS[13])
+        assert main(["explain", lookup.url]) == 0
+        assert "chosen by hand" in capsys.readouterr().out
+        wait_until(lambda: _reports(lookup, "target")[0]["tokens_per_s"] > 0, 20.0, _known, lookup)
+        wait_until(
+            lambda: _reports(lookup, "router")[0]["requests_per_s"] > 0, 20.0, _known, lookup
+        )
+    finally:
+        reload(lookup, original)
+    wait_until(lambda: len(_reports(lookup, "draft")) == 2, 60.0, _known, lookup)
+
+
+def _reports(service: Service, role: str) -> list[dict[str, Any]]:
+    return [m["report"] for m in _known(service)["members"] if m["role"] == role]
+
+
+def _known(service: Service) -> dict[str, Any]:
+    reply = httpx.get(service.url.replace("/v1", "/speculation"))
+    reply.raise_for_status()
+    known: dict[str, Any] = reply.json()
+    return known
 
 
 def _proposes_again(service: Service, before: float) -> bool:
@@ -227,28 +308,76 @@ def _proposes_again(service: Service, before: float) -> bool:
 
 
 def test_drafts_that_freeze_or_die_cost_speed_only(
-    lookup: Service, plain_answers: dict[str, Any]
+    speculating: Service, plain_answers: dict[str, Any]
 ) -> None:
     """One of two drafts is frozen, the other killed, while streams run."""
-    expected = answers(lookup, PROMPTS[10:18], depth=0)
-    frozen, killed = lookup.replicas("draft")
+    expected = answers(speculating, PROMPTS[10:18], depth=0)
+    frozen, killed = speculating.replicas("draft")
     gaps: list[float] = []
-    watcher = threading.Thread(target=_watch_stream, args=(lookup, gaps))
+    watcher = threading.Thread(target=_watch_stream, args=(speculating, gaps))
     watcher.start()
     try:
         wait_until(lambda: len(gaps) > 5, 30.0)
         frozen.send_signal(signal.SIGSTOP)
-        first = answers(lookup, PROMPTS[10:18], at_once=4)
+        first = answers(speculating, PROMPTS[10:18], at_once=4)
         killed.kill()
-        second = answers(lookup, PROMPTS[10:18], at_once=4)
+        second = answers(speculating, PROMPTS[10:18], at_once=4)
     finally:
         with suppress(psutil.NoSuchProcess):  # Serve may have replaced it by now
             frozen.send_signal(signal.SIGCONT)
         watcher.join()
-    assert_same(lookup, expected, first)
-    assert_same(lookup, expected, second)
+    assert_same(speculating, expected, first)
+    assert_same(speculating, expected, second)
     assert max(gaps) < LONGEST_GAP_S
-    wait_until(lambda: gauge(lookup, "connected_replicas", 'role="draft"') == 2, 120.0)
+    wait_until(lambda: gauge(speculating, "connected_replicas", 'role="draft"') == 2, 120.0)
+
+
+def test_logs_and_spans_of_a_request_join_up(speculating: Service) -> None:
+    request_id, trace_id, parent_id = (
+        "joined-1",
+        "0af7651916cd43dd8448eb211c80319c",
+        "b7ad6b7169203331",
+    )
+    ask(speculating, request_id, f"00-{trace_id}-{parent_id}-01")
+
+    for role in ("replica_specray_router", "engine_specray_target", "replica_specray_draft"):
+        wait_until(partial(lines_of, speculating, role, request_id), 20.0)
+    target, *more = lines_of(speculating, "engine_specray_target", request_id)
+    assert not more
+    assert target["output_tokens"] == 24
+    assert target["accepted_tokens"] > 0
+
+    traces = speculating.config_file.parent / "traces"
+    wait_until(lambda: len(spans_of(traces, trace_id)) == 5, 20.0)
+    spans = spans_of(traces, trace_id)
+    parents = {name: span["parent_id"] for name, span in spans.items()}
+    ids = {name: span["context"]["span_id"] for name, span in spans.items()}
+    assert parents == {
+        "specray.request": f"0x{parent_id}",
+        "specray.target": ids["specray.request"],
+        "prefill": ids["specray.target"],
+        "decode": ids["specray.target"],
+        "specray.draft": ids["specray.target"],
+    }
+
+
+def test_every_query_has_data_and_an_alert_follows_a_draft(
+    speculating: Service, tmp_path: Path
+) -> None:
+    asked = [*dashboard_queries(), *rule_queries()]
+    expected = [query for query in asked if not any(name in query.expr for name in RARE)]
+    with prometheus(speculating.metrics_url, free_port(), tmp_path) as server:
+        stream = threading.Thread(target=_watch_stream, args=(speculating, []))
+        stream.start()  # its session is on one of the two, and moves if that is the one
+        wait_until(lambda: gauge(speculating, "open_sessions") > 0, 30.0)
+        wait_until(lambda: server.value("specray:drafts_connected") == 2, 30.0)
+        for draft in speculating.replicas("draft"):
+            draft.kill()
+        wait_until(lambda: {"SpecrayDraftMissing", "SpecrayNoDraft"} <= server.firing(), 30.0)
+        wait_until(lambda: not {"SpecrayDraftMissing", "SpecrayNoDraft"} & server.firing(), 120.0)
+        stream.join()
+        answers(speculating, PROMPTS[:2], at_once=2)
+        wait_until(lambda: not server.without_data(expected), 60.0, server.without_data, expected)
 
 
 def _watch_stream(service: Service, gaps: list[float]) -> None:
@@ -267,16 +396,39 @@ def _watch_stream(service: Service, gaps: list[float]) -> None:
         last = now
 
 
+@contextmanager
+def live(service: Service, **settings: Any) -> Iterator[None]:
+    """The controller's `user_config` as given, for a while."""
+    original = service.config_file.read_text()
+    config = yaml.safe_load(original)
+    config["applications"][0]["deployments"][0]["user_config"] = settings
+    try:
+        reload(service, yaml.safe_dump(config))
+        time.sleep(4.0)  # two heartbeats, then two exports of metrics
+        yield
+    finally:
+        reload(service, original)
+
+
+@pytest.fixture
+def speculating(lookup: Service) -> Iterator[Service]:
+    """Depths are fixed: on a slow machine ours may find that speculation does not pay just now."""
+    with live(lookup, depth_policy={"name": "fixed", "depth": 5}):
+        yield lookup
+
+
 def reload(service: Service, config: str) -> None:
     service.config_file.write_text(config)
     service.process.send_signal(signal.SIGHUP)
     service.wait_for_line("reloaded", 30.0)
 
 
-def wait_until(condition: Any, timeout_s: float) -> None:
+def wait_until(condition: Any, timeout_s: float, *explanation: Any) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "did not become true in time"
+        if time.monotonic() > deadline:
+            explain, *arguments = explanation or (str, "did not become true in time")
+            raise AssertionError(explain(*arguments))
         time.sleep(0.5)
 
 

@@ -47,6 +47,27 @@ def test_what_is_not_written_has_defaults(args: dict[str, Any]) -> None:
     assert parsed.router.deployment_config == {}
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [(False, None), (None, None), ("file:/tmp/spans", "file:/tmp/spans"), ("http://c", "http://c")],
+)
+def test_traces_are_off_or_go_somewhere(args: dict[str, Any], written: Any, meant: Any) -> None:
+    put(args, "observability.traces", written)
+
+    assert parse(args).observability.traces == meant
+
+
+@pytest.mark.parametrize("given", [{}, {"enable_mfu_metrics": False}])
+def test_vllm_counts_flops_and_bytes_unless_told_not_to(
+    args: dict[str, Any], given: dict[str, Any]
+) -> None:
+    args["target"]["engine_kwargs"] |= given
+    parsed = parse(args)
+
+    kwargs = plugged_in(parsed, parsed.target).engine_kwargs
+    assert kwargs["enable_mfu_metrics"] == given.get("enable_mfu_metrics", True)
+
+
 def test_what_was_parsed_can_be_parsed_again(args: dict[str, Any]) -> None:
     parsed = parse(args)
 
@@ -75,6 +96,10 @@ def test_what_was_parsed_can_be_parsed_again(args: dict[str, Any]) -> None:
         ("draft.method", "magic", r"^draft\.method: .*'prompt_lookup'.*got 'magic'"),
         ("draft.method", "model", r"^draft: .*the field `model` is missing: name the draft"),
         ("draft.method", "custom", r"^draft: .*the field `custom` is missing"),
+        ("observability.trace", "x", r"^observability\.trace: Extra inputs"),
+        ("observability.traces", "x:4318", r"^observability\.traces: .*'x:4318' is neither"),
+        ("observability.traces", True, r"^observability\.traces: .*neither an OTLP endpoint"),
+        ("observability.trace_ratio", 0, r"^observability\.trace_ratio: .*greater than 0"),
         ("target", {}, r"^target\.model_loading_config: Field required"),
     ],
 )
@@ -183,6 +208,22 @@ def test_a_draft_with_another_tokenizer_is_refused(
     with pytest.raises(
         InvalidConfigError, match=r"^draft\.model\.model .*id 1 is 'a'.*'b'.*name a draft of"
     ):
+        parse(args)
+
+
+def test_n_grams_are_found_wherever_the_replica_runs(
+    args: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "draft").mkdir()
+    monkeypatch.chdir(tmp_path)
+    args["draft"] = {"method": "ngram", "ngram": {"model": "draft"}}
+
+    parsed = parse(args).draft.ngram
+
+    assert parsed is not None
+    assert parsed.model == str(tmp_path / "draft")
+    args["draft"]["ngram"]["model"] = "other"
+    with pytest.raises(InvalidConfigError, match=r"^draft\.ngram\.model: .*no such folder"):
         parse(args)
 
 

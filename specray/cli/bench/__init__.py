@@ -1,6 +1,7 @@
 """`specray bench`: tokens per second of one target with speculation off and on, in turn.
 
-A closed loop keeps so many answers in flight; see `load` for what is timed.
+A closed loop keeps so many answers in flight; see `load` for what is timed. `--peers` compares
+with others' speculation, `--network` with what a longer network and a slower draft leave of ours.
 """
 
 import argparse
@@ -14,33 +15,71 @@ from specray.cli.bench.plan import make_plan
 from specray.cli.bench.report import collect_meta, format_table, write_json
 from specray.cli.bench.runner import measure
 from specray.cli.bench.service import run_service
+from specray.cli.bench.sweep import run_sweep
 from specray.cli.output import say
+from specray.errors import InvalidConfigError
+
+_DEFAULT = "deployments/local.yaml"
+DEFAULT_WITH_MODEL = "deployments/local-hybrid.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what is measured and where the result goes."""
-    parser.add_argument("--quick", action="store_true", help="greedy only, in five minutes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here as well")
+    parser.add_argument("--quick", action="store_true", help="fewer conditions and rounds")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the result here; comparisons resume it"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a sweep, e.g. sweep.svg")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--sweep",
+        action="store_true",
+        help="every depth policy under rising load; 5 or 100 minutes",
+    )
+    what.add_argument("--peers", action="store_true", help="compare with others' speculation")
+    what.add_argument(
+        "--network", action="store_true", help="compare under simulated round trips and slow drafts"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help="a running service, e.g. http://127.0.0.1:8000/v1")
     where.add_argument(
         "--config",
-        default="deployments/local.yaml",
-        help="start this one for the measurement (default: %(default)s)",
+        type=Path,
+        help=f"start this one for the measurement (default: {_DEFAULT}; for comparisons, which "
+        f"need a draft model, {DEFAULT_WITH_MODEL})",
     )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="SYSTEM", help="of a comparison; repeatable"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="begin nothing that ends later; the same command goes on"
+    )
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw --network's figures")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measures, prints a table, and writes the result.
 
     Raises:
+        InvalidConfigError: the options or the config file don't fit.
         StartupError: if the service does not come up or stops answering.
     """
+    if args.sweep:
+        return run_sweep(args)
+    if args.plot is not None:
+        raise InvalidConfigError("--plot: draws a sweep; add --sweep")
+    if args.peers or args.network:
+        from specray.cli.bench import compare  # loads PyTorch, which takes seconds
+
+        return compare.run(args)
+    if args.only or args.minutes is not None or args.plots is not None:
+        raise InvalidConfigError("--only, --minutes and --plots are for --peers and --network")
     meta = collect_meta(sys.argv[1:])
     plan = make_plan(is_quick=args.quick)
+    config = str(args.config or _DEFAULT)
     if args.url is None:
-        say(f"starting {args.config} ...")
-    with run_service(args.config) if args.url is None else nullcontext(args.url) as url:
+        say(f"starting {config} ...")
+    with run_service(config) if args.url is None else nullcontext(args.url) as url:
         rows = asyncio.run(measure(Endpoint(url), plan, say))
     say(format_table(rows))
     if args.json is not None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 
-from specray.cli.bench.plan import System
 from specray.errors import StartupError
 
 REQUEST_TIMEOUT_S = 300.0
@@ -20,10 +19,10 @@ class Request:
     """One chat completion of exactly `max_tokens` tokens."""
 
     prompt: str
-    system: System
     temperature: float
     max_tokens: int
     seed: int
+    max_depth: int | None = None  # None leaves the depth to the service
 
 
 class Endpoint:
@@ -37,7 +36,9 @@ class Endpoint:
         base = url.rstrip("/")
         self._url = base if base.endswith("/v1") else f"{base}/v1"
         self._http = httpx.AsyncClient(
-            timeout=REQUEST_TIMEOUT_S, transport=transport, limits=httpx.Limits(max_connections=64)
+            timeout=REQUEST_TIMEOUT_S,
+            transport=transport,
+            limits=httpx.Limits(max_connections=1024),
         )
         self._model = ""
 
@@ -90,8 +91,8 @@ class Endpoint:
             # A chunk may hold several tokens: only the service knows how many it has sent.
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        if request.system == "off":
-            body["vllm_xargs"] = {"num_speculative_tokens": 0}
+        if request.max_depth is not None:
+            body["vllm_xargs"] = {"num_speculative_tokens": request.max_depth}
         return body
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count, islice
 
 from specray.cli.bench.client import Endpoint, Request
-from specray.cli.bench.plan import Cell, Plan, System
+from specray.cli.bench.plan import Cell, Plan
 from specray.errors import StartupError
 
 
@@ -32,16 +32,20 @@ class TokenWindow:
 
 
 def make_queues(
-    cell: Cell, system: System, prompts: Sequence[str], round_index: int, max_tokens: int
+    cell: Cell,
+    prompts: Sequence[str],
+    round_index: int,
+    max_tokens: int,
+    max_depth: int | None = None,
 ) -> list[Iterator[Request]]:
-    """For each worker of a cell its endless requests: the same for both systems of a round."""
+    """For each worker of a cell its endless requests: the same for all systems of a round."""
     first = round_index * cell.concurrency
 
     def queue(worker: int) -> Iterator[Request]:
         for turn in count():
             prompt = prompts[(first + worker + turn) % len(prompts)]
             seed = worker + turn * cell.concurrency  # no two answers of a window draw alike
-            yield Request(prompt, system, cell.temperature, max_tokens, seed)
+            yield Request(prompt, cell.temperature, max_tokens, seed, max_depth)
 
     return [queue(worker) for worker in range(cell.concurrency)]
 

@@ -38,9 +38,10 @@ class Plan:
     @property
     def expected_s(self) -> float:
         """What all measurements take together, on a machine like the slowest that we know."""
-        return 2 * self.num_rounds * sum(self._expected_s(cell) for cell in self.cells)
+        return 2 * self.num_rounds * sum(self.expected_cell_s(cell) for cell in self.cells)
 
-    def _expected_s(self, cell: Cell) -> float:
+    def expected_cell_s(self, cell: Cell) -> float:
+        """What one measurement of a cell takes, on a machine like the slowest that we know."""
         if cell.concurrency == 1:
             return self.num_answers * self.max_tokens / _SLOW_TOKENS_PER_S
         return self.ramp_s + self.window_s

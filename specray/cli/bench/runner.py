@@ -45,12 +45,13 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
     try:
         await endpoint.start()
         prompts = {workload: load_prompts(workload) for workload in WORKLOADS}
-        await _warm_up(endpoint, prompts)
+        await warm_up(endpoint, [prompt for some in prompts.values() for prompt in some])
         rounds: list[Speeds] = [{} for _ in range(plan.num_rounds)]
         clock = asyncio.get_running_loop().time
         started = clock()
         for done, (index, cell, system) in enumerate(_measurements(plan), start=1):
-            queues = make_queues(cell, system, prompts[cell.workload], index, plan.max_tokens)
+            max_depth = 0 if system == "off" else None
+            queues = make_queues(cell, prompts[cell.workload], index, plan.max_tokens, max_depth)
             speed = await measure_speed(endpoint, queues, plan)
             rounds[index][cell, system] = speed
             left_s = (clock() - started) * (plan.num_measurements - done) / done
@@ -100,10 +101,7 @@ def _progress(
     )
 
 
-async def _warm_up(endpoint: Endpoint, prompts: dict[str, list[str]]) -> None:
-    """Sends every prompt once: code paths are warm, and prefixes cached for both systems alike."""
-    every = [prompt for workload in prompts.values() for prompt in workload]
-    queue = (
-        Request(prompt, "specray", 0.0, WARM_UP_TOKENS, seed) for seed, prompt in enumerate(every)
-    )
+async def warm_up(endpoint: Endpoint, prompts: Sequence[str]) -> None:
+    """Sends every prompt once: code paths are warm, and prefixes cached for all systems alike."""
+    queue = (Request(prompt, 0.0, WARM_UP_TOKENS, seed) for seed, prompt in enumerate(prompts))
     await run_workers(endpoint, [queue] * WARM_UP_CONCURRENCY, lambda _: None)

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from specray.errors import StartupError
@@ -17,6 +18,23 @@ START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.2
 _LOG_TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that answers at `url`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path  # what it says
+
+    def lines(self) -> list[str]:
+        """What it has said so far, in whole lines."""
+        return _lines(self.log)
+
+    def said(self, start: str) -> str:
+        """The rest of the first line that begins so; empty if there is none."""
+        return next((x.removeprefix(start) for x in self.lines() if x.startswith(start)), "")
 
 
 @contextmanager
@@ -30,33 +48,74 @@ def run_service(config: str, command: Sequence[str] | None = None) -> Iterator[s
     Raises:
         StartupError: if it ends or is not ready within five minutes; with the end of its log.
     """
-    command = command or [sys.executable, "-m", "specray.cli", "serve", config]
+    with running(command or serve_command(config), find_ready_url) as service:
+        yield service.url
+
+
+def serve_command(config: str) -> list[str]:
+    """`specray serve` on a config file."""
+    return [sys.executable, "-m", "specray.cli", "serve", config]
+
+
+def find_ready_url(lines: Sequence[str]) -> str | None:
+    """The URL that `specray serve` prints when it is ready."""
+    found = (line.removeprefix(READY).strip() for line in lines if line.startswith(READY))
+    return next(found, None)
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    find_url: Callable[[Sequence[str]], str | None],
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Running]:
+    """Starts a service, yields it once it is ready, and stops it whatever happens.
+
+    Args:
+        command: what to run.
+        find_url: finds the URL in the lines that it has said, once it is ready.
+        env: variables of its environment besides ours.
+
+    Raises:
+        StartupError: if it ends or is not ready within five minutes; with the end of its log.
+    """
     with tempfile.NamedTemporaryFile(prefix="specray-serve-", suffix=".log", delete=False) as log:
         # A session of its own: Ctrl-C reaches this process, which then stops the child in order.
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
         )
+    path = Path(log.name)
     try:
-        yield _wait_until_ready(process, Path(log.name))
+        yield Running(_wait_until_ready(process, path, find_url), process, path)
     finally:
         _stop(process)
-    Path(log.name).unlink()  # kept when something went wrong
+    path.unlink()  # kept when something went wrong
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], log: Path, find_url: Callable[[Sequence[str]], str | None]
+) -> str:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        for line in lines:
-            if line.startswith(READY) and line.endswith("\n"):
-                return line.removeprefix(READY).strip()
+        lines = _lines(log)
+        if (url := find_url(lines)) is not None:
+            return url
         if process.poll() is not None:
             raise StartupError(
                 f"the service ended with code {process.returncode}; its log is {log}:\n"
-                + "".join(lines[-_LOG_TAIL_LINES:])
+                + "\n".join(lines[-_LOG_TAIL_LINES:])
             )
         time.sleep(_POLL_S)
     raise StartupError(f"the service was not ready after {START_TIMEOUT_S:.0f} s; see {log}")
+
+
+def _lines(log: Path) -> list[str]:
+    whole, _, _ = log.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    return whole.splitlines()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -8,7 +8,7 @@ from specray.cli.bench.client import Endpoint, Request
 from specray.errors import StartupError
 from tests.cli.fake_openai import FakeOpenAI, run_virtual
 
-REQUEST = Request("Why?", "specray", temperature=0.0, max_tokens=7, seed=3)
+REQUEST = Request("Why?", temperature=0.0, max_tokens=7, seed=3)
 
 
 async def stream(fake: FakeOpenAI, request: Request = REQUEST) -> list[int]:

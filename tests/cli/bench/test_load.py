@@ -4,17 +4,15 @@ import pytest
 
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.load import TokenWindow, count_tokens, make_queues, measure_speed
-from specray.cli.bench.plan import Cell, Plan, System
+from specray.cli.bench.plan import Cell, Plan
 from specray.errors import StartupError
 from tests.cli.fake_openai import FakeOpenAI, run_virtual
 
 PROMPTS = [f"prompt {i}" for i in range(10)]
 
 
-def count(
-    fake: FakeOpenAI, *, concurrency: int = 1, max_tokens: int = 160, system: System = "specray"
-) -> int:
-    queues = make_queues(Cell("chat", concurrency, 0.0), system, PROMPTS, 0, max_tokens)
+def count(fake: FakeOpenAI, *, concurrency: int = 1, max_tokens: int = 160) -> int:
+    queues = make_queues(Cell("chat", concurrency, 0.0), PROMPTS, 0, max_tokens)
 
     async def work() -> int:
         endpoint = Endpoint("http://fake", fake)
@@ -45,14 +43,16 @@ def test_a_chunk_larger_than_the_window_counts_when_it_arrives() -> None:
     assert count(FakeOpenAI(chunk_every_s=5.0, tokens_on=40)) == 40
 
 
-@pytest.mark.parametrize(("system", "speed"), [("off", 2.0), ("specray", 6.0)])
-def test_one_at_a_time_is_timed_over_the_same_whole_answers(system: System, speed: float) -> None:
+@pytest.mark.parametrize(("max_depth", "speed"), [(0, 2.0), (None, 6.0)])
+def test_one_at_a_time_is_timed_over_the_same_whole_answers(
+    max_depth: int | None, speed: float
+) -> None:
     fake = FakeOpenAI()
     plan = Plan((), num_rounds=1, num_answers=3, ramp_s=2.0, window_s=6.0)
 
     async def work() -> float:
         endpoint = Endpoint("http://fake", fake)
-        queues = make_queues(Cell("chat", 1, 0.0), system, PROMPTS, 0, 30)
+        queues = make_queues(Cell("chat", 1, 0.0), PROMPTS, 0, 30, max_depth)
         try:
             return await measure_speed(endpoint, queues, plan)
         finally:
@@ -96,7 +96,7 @@ def test_a_failed_answer_ends_the_measurement_and_closes_the_others() -> None:
 
 
 def test_workers_start_at_different_prompts_and_cycle() -> None:
-    queues = make_queues(Cell("chat", 8, 0.0), "off", PROMPTS, 1, 160)
+    queues = make_queues(Cell("chat", 8, 0.0), PROMPTS, 1, 160)
 
     asked = [[request.prompt for request in islice(queue, 11)] for queue in queues]
 
@@ -105,7 +105,7 @@ def test_workers_start_at_different_prompts_and_cycle() -> None:
 
 
 def test_no_two_answers_of_a_cell_share_a_seed() -> None:
-    queues = make_queues(Cell("chat", 8, 1.0), "off", PROMPTS, 0, 160)
+    queues = make_queues(Cell("chat", 8, 1.0), PROMPTS, 0, 160)
 
     seeds = [request.seed for queue in queues for request in islice(queue, 20)]
 

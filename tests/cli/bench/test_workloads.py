@@ -1,6 +1,6 @@
 import pytest
 
-from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.cli.bench.workloads import MIXED, WORKLOADS, load_prompts
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -13,3 +13,10 @@ def test_every_workload_has_ten_different_prompts(workload: str) -> None:
 def test_summaries_have_a_paragraph_and_edits_have_code() -> None:
     assert all(len(prompt.split()) > 70 for prompt in load_prompts("summarising"))
     assert all(prompt.count("```") == 2 for prompt in load_prompts("code"))
+
+
+def test_mixed_prompts_take_turns() -> None:
+    mixed = load_prompts(MIXED)
+
+    assert mixed[:3] == [load_prompts(workload)[0] for workload in WORKLOADS]
+    assert len(set(mixed)) == len(mixed) >= 30

@@ -36,7 +36,7 @@ def test_a_gpu_of_any_type_is_suggested() -> None:
 def test_without_a_model_the_method_is_named() -> None:
     told = explained("local")
 
-    assert "draft prompt_lookup" in told
+    assert "draft ngram" in told
     assert "nothing to compare" in told
 
 

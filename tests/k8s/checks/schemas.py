@@ -14,6 +14,7 @@ from tests.k8s.checks.pods import Manifest
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
 KINDS = {
+    ("v1", "ConfigMap"): "io.k8s.api.core.v1.ConfigMap",
     ("v1", "Namespace"): "io.k8s.api.core.v1.Namespace",
     ("v1", "Secret"): "io.k8s.api.core.v1.Secret",
     ("v1", "Service"): "io.k8s.api.core.v1.Service",

@@ -1,0 +1,73 @@
+"""`specray bench --peers` and `--network`: what their options ask for, and what is said."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from specray.cli.bench import DEFAULT_WITH_MODEL, network, network_report, peers, peers_report
+from specray.cli.bench.deployment import Deployment
+from specray.cli.bench.pieces import choose, run_pieces
+from specray.cli.bench.report import collect_meta
+from specray.cli.bench.results import Results
+from specray.cli.output import say
+from specray.errors import InvalidConfigError
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures what the result file lacks, and prints a table of all that it has.
+
+    Raises:
+        InvalidConfigError: the options or the config file don't fit.
+    """
+    if args.url is not None:
+        raise InvalidConfigError("--url: comparisons start their systems themselves; leave it out")
+    if args.peers and args.plots is not None:
+        raise InvalidConfigError("--plots: there are figures of --network only; leave it out")
+    return _compare_peers(args) if args.peers else _compare_networks(args)
+
+
+def _compare_peers(args: argparse.Namespace) -> int:
+    plan = peers.make_plan(is_quick=args.quick)
+    systems = peers.make_systems(_deployment(args), plan.depths)
+    chosen = choose(systems, args.only)
+    results = _results(args, peers.KIND)
+    for name in args.only:
+        results.forgive(name)
+    num_left = run_pieces(peers.make_pieces(chosen, plan, results), results, _limit_s(args), say)
+    say(peers_report.format_markdown(systems, results))
+    _say_what_is_left(num_left)
+    return 0
+
+
+def _compare_networks(args: argparse.Namespace) -> int:
+    plan = network.make_plan(is_quick=args.quick)
+    systems = network.make_systems(_deployment(args))
+    chosen = choose(systems, args.only)
+    results = _results(args, network.KIND)
+    for name in args.only:
+        results.forgive(name)
+    num_left = run_pieces(network.make_pieces(chosen, plan), results, _limit_s(args), say)
+    say(network_report.format_markdown(results))
+    if args.plots is not None:
+        for path in network_report.draw(results, args.plots):
+            say(f"drawn: {path}")
+    _say_what_is_left(num_left)
+    return 0
+
+
+def _deployment(args: argparse.Namespace) -> Deployment:
+    return Deployment(args.config or Path(DEFAULT_WITH_MODEL))
+
+
+def _results(args: argparse.Namespace, kind: str) -> Results:
+    kind = f"{kind}, quick" if args.quick else kind  # shorter looks: the two don't mix
+    return Results(args.json, kind, collect_meta(sys.argv[1:]))
+
+
+def _limit_s(args: argparse.Namespace) -> float | None:
+    return None if args.minutes is None else 60 * args.minutes
+
+
+def _say_what_is_left(num_left: int) -> None:
+    if num_left:
+        say(f"{num_left} pieces or more are left; the same command goes on with them")

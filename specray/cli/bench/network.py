@@ -1,0 +1,225 @@
+"""`specray bench --network`: what round trips and slow drafts leave of speculation.
+
+A delay line in front of the draft adds the round trip, the draft's passes are made longer, and
+both change while the service runs: see `specray.serve.simulation`. vLLM's methods draft inside the
+target, so that no network touches them: they are measured once a round.
+"""
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specray.cli.bench.client import Endpoint
+from specray.cli.bench.deployment import Deployment, Service
+from specray.cli.bench.load import make_queues, run_workers
+from specray.cli.bench.peers import NGRAM, SystemPiece, make_settings
+from specray.cli.bench.pieces import Piece
+from specray.cli.bench.plan import Cell, Plan
+from specray.cli.bench.results import Condition, Measurement, Results, Setting, measured
+from specray.cli.bench.service import Running
+from specray.cli.bench.systems import Speeds, VllmSystem, measure_cells
+from specray.cli.bench.workloads import MIXED, load_prompts
+from specray.config import SimulationConfig
+from specray.errors import StartupError
+
+KIND = "network"
+OFF = "off"
+_COLOCATED_DEPTH = 3
+_MAX_WAIT_MS = 200.0  # far above any wait that pays: the target decides
+_START_S = 100.0  # of our service, warm and stopped again
+_RELOAD_S = 8.0
+_RELOAD_TIMEOUT_S = 60.0
+_POLL_S = 0.2
+_SETTLE_TOKENS = 48  # of an answer that teaches the target what waiting now costs
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPlan:
+    """What is simulated, and measured under it."""
+
+    rounds: Plan
+    rtts_ms: tuple[float, ...]
+    draft_shares: tuple[float, ...]  # of a verification step that a proposal takes at least
+
+
+def make_plan(*, is_quick: bool) -> NetworkPlan:
+    """Quick: one greedy round with a slow draft. Full: three rounds, at temperature 1 too."""
+    cells = tuple(
+        Cell(MIXED, concurrency, temperature)
+        for temperature in ((0.0,) if is_quick else (0.0, 1.0))
+        for concurrency in ((1, 8) if is_quick else (1, 4, 8))
+    )
+    if is_quick:
+        rounds = Plan(cells, num_rounds=1, num_answers=1, ramp_s=1.0, window_s=5.0, max_tokens=96)
+        return NetworkPlan(rounds, rtts_ms=(0.0, 5.0, 20.0), draft_shares=(0.6,))
+    rounds = Plan(cells, num_rounds=3, num_answers=3, ramp_s=2.0, window_s=8.0, max_tokens=64)
+    return NetworkPlan(rounds, rtts_ms=(0.0, 1.0, 5.0, 20.0), draft_shares=(0.0, 0.6))
+
+
+@dataclass(frozen=True, slots=True)
+class Disaggregated:
+    """Our service with a model for a draft."""
+
+    name: str
+    deployment: Deployment
+    model: Mapping[str, Any]  # settings of the draft's model over the deployment's
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Settings over the deployment's."""
+        draft = {"method": "model", "model": dict(self.model), "simulation": {}}
+        return {"draft": draft, "speculation": {"max_wait_ms": _MAX_WAIT_MS}}
+
+
+NetworkSystem = Disaggregated | VllmSystem
+
+
+def make_systems(deployment: Deployment) -> list[NetworkSystem]:
+    """Plain disaggregated, drafting ahead, and vLLM's own with the same draft and without one.
+
+    Raises:
+        InvalidConfigError: the deployment has no draft model.
+    """
+    draft_model = {"method": "draft_model", "model": deployment.draft}
+    settings = make_settings(deployment, (_COLOCATED_DEPTH,))[:1]  # leaves a core to the server
+    return [
+        Disaggregated("plain", deployment, {"fan_out": 0}),
+        Disaggregated("ahead", deployment, {}),
+        VllmSystem("vllm-draft", deployment, draft_model, settings),
+        VllmSystem("vllm-ngram", deployment, NGRAM, settings),
+    ]
+
+
+def make_pieces(systems: Sequence[NetworkSystem], plan: NetworkPlan) -> Iterator[Piece]:
+    """What is to be measured, in order."""
+    for number in range(1, plan.rounds.num_rounds + 1):
+        for system in systems if number % 2 else list(reversed(systems)):
+            if isinstance(system, Disaggregated):
+                for share in plan.draft_shares:
+                    yield NetworkPiece(system, number, share, plan)
+            else:
+                (setting,), cells = system.settings, plan.rounds.cells
+                yield SystemPiece(system, number, setting, cells, plan.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPiece:
+    """One of our systems in one round, with one slowness of the draft and all round trips."""
+
+    of: Disaggregated
+    round_number: int
+    draft_share: float
+    plan: NetworkPlan
+
+    @property
+    def system(self) -> str:
+        """Its name."""
+        return self.of.name
+
+    @property
+    def title(self) -> str:
+        """Who, when and how slow."""
+        share = f", a proposal takes {self.draft_share:.0%} of a step" if self.draft_share else ""
+        return f"{self.system}: round {self.round_number}{share}"
+
+    @property
+    def expected_s(self) -> float:
+        """Start, all cells with speculation off and under each round trip, and end."""
+        cells_s = sum(map(self.plan.rounds.expected_cell_s, self.plan.rounds.cells))
+        num_passes = 1 + len(self.plan.rtts_ms)
+        return _START_S + num_passes * cells_s + len(self.plan.rtts_ms) * _RELOAD_S
+
+    def is_done(self, results: Results) -> bool:
+        """Whether every cell has its speed under each round trip in this round."""
+        conditions = [
+            Condition(cell, Setting(), rtt_ms, self.draft_share)
+            for cell in self.plan.rounds.cells
+            for rtt_ms in self.plan.rtts_ms
+        ]
+        return results.has(self.system, self.round_number, conditions)
+
+    def measure(self, tell: Callable[[str], None]) -> list[Measurement]:
+        """Starts the service and goes through the round trips.
+
+        Raises:
+            StartupError: the service does not come up, or stops answering.
+        """
+        with tempfile.TemporaryDirectory(prefix="specray-bench-") as folder:
+            service = Service(self.of.deployment, self.of.args, Path(folder) / "config.yaml")
+            with service.run() as running:
+                off = self._speeds(running, tell, max_depth=0)
+                found = self._measurements(off, f"{self.system}:{OFF}", 0.0)
+                pass_ms = self._pass_ms(off)
+                for rtt_ms in self.plan.rtts_ms:
+                    tell(f" a round trip of {rtt_ms:g} ms, passes of {pass_ms:.1f} ms")
+                    reload(running, service, SimulationConfig(rtt_ms=rtt_ms, pass_ms=pass_ms))
+                    speeds = self._speeds(running, tell, max_depth=None)
+                    found += self._measurements(speeds, self.system, rtt_ms)
+        return found
+
+    def _pass_ms(self, off: Speeds) -> float:
+        """How long each pass of a proposal of full depth has to take.
+
+        A step is that of one greedy request: then it is as long as a token takes.
+        """
+        alone = [speed for cell, speed in off.items() if cell.concurrency == 1]
+        return round(1e3 * self.draft_share / max(alone) / self.of.deployment.max_depth, 3)
+
+    def _speeds(
+        self, running: Running, tell: Callable[[str], None], max_depth: int | None
+    ) -> Speeds:
+        cells, plan = self.plan.rounds.cells, self.plan.rounds
+        index, is_warm = self.round_number - 1, max_depth is None
+        if is_warm:
+            asyncio.run(_settle(running.url))
+        work = measure_cells(
+            running.url, cells, plan, index, tell, max_depth=max_depth, is_warm=is_warm
+        )
+        return asyncio.run(work)
+
+    def _measurements(self, speeds: Speeds, name: str, rtt_ms: float) -> list[Measurement]:
+        return [
+            measured(
+                name, self.round_number, Condition(cell, Setting(), rtt_ms, self.draft_share), speed
+            )
+            for cell, speed in speeds.items()
+        ]
+
+
+def reload(running: Running, service: Service, simulation: SimulationConfig) -> None:
+    """Changes what is simulated, and waits until the draft says that it is in force.
+
+    Raises:
+        StartupError: it is not, after a minute.
+    """
+    (logs,) = (line.removeprefix("logs: ") for line in running.lines() if line.startswith("logs: "))
+    text = simulation.announcement
+    before = _count(Path(logs), text)
+    service.write({"simulation": simulation.model_dump()})
+    running.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + _RELOAD_TIMEOUT_S
+    while _count(Path(logs), text) == before:
+        if time.monotonic() > deadline:
+            raise StartupError(f"no draft has said {text!r} after {_RELOAD_TIMEOUT_S:g} s")
+        time.sleep(_POLL_S)
+
+
+def _count(logs: Path, text: str) -> int:
+    files = logs.glob("*draft*.log")
+    return sum(file.read_text("utf-8", errors="replace").count(text) for file in files)
+
+
+async def _settle(url: str) -> None:
+    endpoint = Endpoint(url)
+    try:
+        await endpoint.start()
+        queues = make_queues(Cell(MIXED, 2, 0.0), load_prompts(MIXED), 0, _SETTLE_TOKENS)
+        await run_workers(endpoint, [islice(queue, 1) for queue in queues], lambda _: None)
+    finally:
+        await endpoint.close()

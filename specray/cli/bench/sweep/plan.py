@@ -1,0 +1,84 @@
+"""What a sweep measures: systems, loads, and for how long."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_SEED = 20_260_000
+SYSTEMS = ("off", "depth 1", "depth 3", "depth 5", "depth 8", "table", "specray")
+FIXED = tuple(name for name in SYSTEMS if name.startswith("depth "))
+MAX_DEPTH = 8  # of the service, so that every fixed depth fits
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests over a span of time."""
+
+    name: str
+    qps: float  # Poisson arrivals; 0: all come at once
+    num_requests: int
+
+    def arrivals_s(self, round_index: int) -> list[float]:
+        """When they come, from the beginning on: the same in a round for every system.
+
+        They are scaled to their mean, so that rounds differ in when requests come but not in how
+        many there are.
+        """
+        if not self.qps:
+            return [0.0] * self.num_requests
+        rng = np.random.default_rng([_SEED, round_index, round(1000 * self.qps)])
+        gaps = rng.exponential(size=self.num_requests)
+        gaps *= self.num_requests / self.qps / gaps.sum()
+        return [float(time_s) for time_s in np.cumsum(gaps) - gaps[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """All that is measured."""
+
+    loads: tuple[Load, ...]
+    num_rounds: int
+    max_tokens: int  # per answer; the end of the text is ignored
+    settle_s: float = 2.5  # until a changed policy has reached the targets
+    lag_s: float = 1.2  # until their counters are here, but for the last second's
+    systems: tuple[str, ...] = SYSTEMS
+
+    def cells(self) -> Iterator[tuple[int, Load, str]]:
+        """Rounds of loads of systems, whose order turns with each round and load."""
+        for index in range(self.num_rounds):
+            for turn, load in enumerate(self.loads):
+                first = (3 * index + turn) % len(self.systems)
+                for system in self.systems[first:] + self.systems[:first]:
+                    yield index, load, system
+
+
+def make_sweep(*, is_quick: bool) -> SweepPlan:
+    """For a service that answers some 120 tokens a second: quick in 5 minutes, in full 100."""
+    if is_quick:
+        few = (_poisson(0.5, 4), _poisson(6.0, 24), _burst(12))
+        return SweepPlan(few, num_rounds=1, max_tokens=40)
+    many = (
+        *(_poisson(0.25, 8), _poisson(0.5, 12), _poisson(1.0, 24)),
+        *(_poisson(2.0, 48), _poisson(4.0, 64), _poisson(8.0, 64), _burst(16)),
+    )
+    return SweepPlan(many, num_rounds=4, max_tokens=64)
+
+
+def live_settings(system: str) -> dict[str, Any]:
+    """The controller's `user_config` under which the service is that system."""
+    if system in FIXED:
+        depth = int(system.removeprefix("depth "))
+        return {"depth_policy": {"name": "fixed", "depth": depth}}
+    if system == "table":
+        return {"depth_policy": {"name": "batch_size_table"}}
+    return {"depth_policy": {"name": "goodput"}}
+
+
+def _poisson(qps: float, num_requests: int) -> Load:
+    return Load(f"{qps:g}", qps, num_requests)
+
+
+def _burst(num_requests: int) -> Load:
+    return Load(f"burst of {num_requests}", 0.0, num_requests)

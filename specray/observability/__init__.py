@@ -1,0 +1,1 @@
+"""What became of each request: a journal that writes log lines and trace spans when asked to."""

@@ -1,0 +1,47 @@
+"""Whom a request is for, and how many come for whom."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from specray.control.reports import RouterReport, Window
+from specray.observability.logs import printable
+
+_SECRET = ("auth", "key", "token", "cookie", "secret")  # parts of names of headers
+_LENGTH = 12  # hexadecimal digits
+_MOST_NAMED = 8  # tenants in a report
+_MOST_COUNTED = 1024
+
+
+def tenant_of(headers: Mapping[str, str], name: str) -> str:
+    """The tenant that a request's header names; empty if it does not.
+
+    What may be a secret is hashed, so that it goes no further: the first 12 hexadecimal digits of
+    `sha256`, of a bearer token without the word `Bearer`.
+    """
+    value = headers.get(name, "").strip()
+    if value and any(part in name.lower() for part in _SECRET):
+        key = value[7:].strip() if value[:7].lower() == "bearer " else value
+        return hashlib.sha256(key.encode()).hexdigest()[:_LENGTH]
+    return printable(value)
+
+
+class TenantCounter:
+    """Requests by tenant. Beyond so many tenants all further ones count as one."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._counts: Counter[str] = Counter()
+        self._window: Window[Counter[str]] = Window(clock)
+
+    def count(self, tenant: str) -> None:
+        """A request has come."""
+        is_known = tenant in self._counts or len(self._counts) < _MOST_COUNTED
+        self._counts[tenant if is_known else "(others)"] += 1
+
+    def report(self) -> RouterReport:
+        """Rates over the last seconds."""
+        samples = self._window.add(self._counts.copy())
+        seconds = max(1e-9, samples[-1].at_s - samples[0].at_s)
+        lately = self._counts - samples[0].counters
+        tenants = tuple((name, n / seconds) for name, n in lately.most_common(_MOST_NAMED))
+        return RouterReport(lately.total() / seconds, tenants)

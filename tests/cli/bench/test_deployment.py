@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specray.cli.bench.deployment import Deployment, Service, as_flags
+from specray.cli.bench.network import Disaggregated, make_systems
+from specray.cli.bench.peers import make_systems as make_peers
+from specray.config import DraftConfig, SpeculationConfig
+from specray.errors import InvalidConfigError
+
+DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
+HYBRID = DEPLOYMENTS / "local-hybrid.yaml"
+
+
+@pytest.fixture
+def deployment(monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    monkeypatch.setattr("specray.cli.bench.deployment.resolve", lambda source: f"/models/{source}")
+    return Deployment(HYBRID)
+
+
+def test_the_models_and_options_are_the_files(deployment: Deployment) -> None:
+    assert deployment.target == "/models/bundled:smollm2-135m-instruct"
+    assert deployment.draft == "/models/bundled:smollm2-135m-instruct-draft"
+    assert deployment.is_on_cpu
+    assert deployment.engine_kwargs["dtype"] == "float32"
+    assert deployment.environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
+
+
+def test_settings_are_merged_into_the_file(deployment: Deployment, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    args = {"draft": {"method": "model", "model": {"support": 8}}, "speculation": {"max_depth": 3}}
+
+    Service(deployment, args, path).write({"simulation": {"rtt_ms": 5.0}})
+
+    before, after = yaml.safe_load(HYBRID.read_text()), yaml.safe_load(path.read_text())
+    app = after["applications"][0]
+    assert app["args"]["draft"]["model"]["support"] == 8
+    assert app["args"]["draft"]["model"]["model"] == "bundled:smollm2-135m-instruct-draft"
+    assert app["args"]["target"] == before["applications"][0]["args"]["target"]
+    assert app["args"]["speculation"] == {
+        "listen_host": "127.0.0.1",
+        "max_depth": 3,
+        "max_wait_ms": 30,
+    }
+    assert after["http_options"]["port"] != before["http_options"]["port"]
+    assert app["deployments"] == [
+        *before["applications"][0]["deployments"],
+        {"name": "draft", "user_config": {"simulation": {"rtt_ms": 5.0}}},
+    ]
+
+
+def test_every_disaggregated_system_has_settings_that_hold(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    for system in make_systems(deployment):
+        if isinstance(system, Disaggregated):
+            content = deployment.changed(system.args, {"simulation": {}}, 8000)
+            args = content["applications"][0]["args"]
+            draft = DraftConfig.model_validate(args["draft"])
+            assert draft.simulation is not None
+            SpeculationConfig.model_validate(args["speculation"])
+
+
+def test_a_file_without_a_draft_model_has_no_peers_with_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specray.cli.bench.deployment.resolve", lambda source: source)
+    with pytest.raises(InvalidConfigError, match=r"no draft\.model\.model"):
+        make_peers(Deployment(DEPLOYMENTS / "local.yaml"), (2,))
+
+
+@pytest.mark.parametrize("text", ["", "applications: []", "a: [", "applications: [{args: {}}]"])
+def test_a_file_without_a_target_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidConfigError, match="with a target"):
+        Deployment(path)
+
+
+def test_engine_options_become_words() -> None:
+    words = as_flags(
+        {
+            "max_model_len": 4096,
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "x": {"a": 1},
+        }
+    )
+
+    assert words == [
+        *("--max-model-len", "4096"),
+        "--enforce-eager",
+        "--no-enable-prefix-caching",
+        *("--x", '{"a": 1}'),
+    ]

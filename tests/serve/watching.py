@@ -1,0 +1,47 @@
+"""What a running service wrote down about one request: log lines and spans."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.serve.service import MODEL, Service
+
+Line = dict[str, Any]
+
+
+def ask(service: Service, request_id: str, traceparent: str) -> None:
+    """A request that names itself and the span that it is part of."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Count from 1 to 20, separated by commas."}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    headers = {"x-request-id": request_id, "traceparent": traceparent}
+    reply = httpx.post(f"{service.url}/chat/completions", json=body, headers=headers, timeout=300.0)
+    assert reply.status_code == httpx.codes.OK, reply.text
+
+
+def lines_of(service: Service, role: str, request_id: str) -> list[Line]:
+    """The lines about a request in the logs of a role's processes; all lines must be JSON."""
+    said = next(line for line in service.lines if line.startswith("logs: "))
+    folder = Path(said.split(maxsplit=1)[1])
+    written = [line for path in folder.glob(f"{role}*.log") for line in _whole_lines(path)]
+    assert written, f"no {role} has written anything in {folder}"
+    return [line for line in written if line.get("request_id") == request_id]
+
+
+def spans_of(folder: Path, trace_id: str) -> dict[str, Line]:
+    """The spans of a trace, by name."""
+    spans = [line for path in folder.glob("*.jsonl") for line in _whole_lines(path)]
+    ours = [span for span in spans if span["context"]["trace_id"] == f"0x{trace_id}"]
+    assert len({span["name"] for span in ours}) == len(ours), "a span twice"
+    return {span["name"]: span for span in ours}
+
+
+def _whole_lines(path: Path) -> list[Line]:
+    """Without a last one that is still being written, or whose writer was killed."""
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
