@@ -1,6 +1,7 @@
-"""Writes what the overlays and the chart share: Serve configs and alerts.
+"""Writes what is shared: Serve configs, rules and the dashboard, the load test's files.
 
 A Serve config of the cluster is a file of deployments/ and what its placement adds.
+prometheus/rules.yaml holds the rules as Prometheus reads them, grafana/panels.yaml the panels.
 
 Run it after a change of either (`python k8s/generate.py`); a test tells when that was forgotten.
 """
@@ -11,9 +12,15 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parent))  # when it is imported, as when it is run
+from grafana.layout import dashboard
+
 K8S = Path(__file__).parent
+MONITORING = K8S / "components" / "monitoring"
 CHART = K8S / "helm" / "specray"
 DEPLOYMENTS = K8S.parent / "deployments"
+LOADTEST = K8S.parent / "loadtest"
+PROMPTS = K8S.parent / "specray" / "cli" / "bench" / "prompts"
 OVERLAYS = {"70b": "llama70b", "405b": "llama405b", "cpu-kind": "local"}
 
 
@@ -53,9 +60,36 @@ def outputs() -> dict[Path, str]:
         text = serve_config(overlay)
         texts[K8S / "overlays" / overlay / "serve.yaml"] = text
         texts[CHART / "serve" / f"{overlay}.yaml"] = text
-    alerts = K8S / "components" / "monitoring" / "alerts.yaml"
-    texts[CHART / "alerts.yaml"] = alerts.read_text()
-    return texts
+    for folder in (MONITORING, CHART):
+        texts[folder / "rules.yaml"] = prometheus_rule()
+        texts[folder / "dashboard.json"] = grafana_dashboard()
+    return texts | load_test()
+
+
+def load_test() -> dict[Path, str]:
+    """The load test's files, as a ConfigMap can hold them: kustomize reads no other folder."""
+    sources = [LOADTEST / "locustfile.py", *sorted((LOADTEST / "load").glob("[a-z]*.py"))]
+    texts = {K8S / "loadtest" / "files" / source.name: source.read_text() for source in sources}
+    prompts = "".join(file.read_text() for file in sorted(PROMPTS.glob("*.jsonl")))
+    return texts | {K8S / "loadtest" / "files" / "prompts.jsonl": prompts}
+
+
+def prometheus_rule() -> str:
+    """The text of rules.yaml: the rules in the form of the Prometheus operator."""
+    rules = yaml.safe_load((K8S / "prometheus" / "rules.yaml").read_text())
+    manifest = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "specray", "labels": {"release": "prometheus"}},
+        "spec": rules,
+    }
+    head = "# From k8s/prometheus/rules.yaml, by k8s/generate.py.\n"
+    return head + yaml.safe_dump(manifest, sort_keys=False, width=100)
+
+
+def grafana_dashboard() -> str:
+    """The text of dashboard.json."""
+    return dashboard(yaml.safe_load((K8S / "grafana" / "panels.yaml").read_text()))
 
 
 def _is_named(value: Any) -> bool:
