@@ -4,7 +4,7 @@ PORT ?=
 RESULT ?= loadtest/results/quick-$(shell git rev-parse --short HEAD 2>/dev/null || echo local).json
 ARGS ?=
 
-.PHONY: help setup serve test test-fast lint bench clean
+.PHONY: help setup serve test test-fast lint bench docs loadtest-setup clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -31,6 +31,14 @@ lint: setup ## Check format, style, types and imports
 bench: setup ## Measure speculation on against off, in under five minutes, into RESULT=
 	@exec .venv/bin/specray bench --quick --config $(CONFIG) --json $(RESULT) $(ARGS)
 
+docs: ## Build the documentation into build/docs
+	@.ci/tools docs docs/requirements.txt
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet -f .ci/mkdocs.yml
+	@echo "open build/docs/index.html"
+
+loadtest-setup: ## Install Locust and matplotlib into .venv-loadtest
+	@.ci/tools loadtest loadtest/requirements.txt
+
 clean: ## Remove .venv and all caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build
 	find specray tests loadtest -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,51 +1,77 @@
 """What planning a step costs: `python -m loadtest.planner_speed`."""
 
 import argparse
+import json
 import random
+import sys
 import timeit
+from pathlib import Path
 
+from specray.cli.bench.report import collect_meta
 from specray.control.acceptance import request_acceptance
-from specray.control.depth import Candidate, plan_depths
-from specray.control.planner import Offer, Planner
-from specray.control.step_time import StepTimeModel
+from specray.control.depth import Batch, plan_depths
+from specray.control.planner import Planner
+from specray.control.roofline import StepLoad
+from specray.control.survival import Offer, Verification
 
-REPEATS = 20
+REPEATS = 3  # a few at a time: the best of many is little disturbed by other processes
+CONTEXT = 500  # tokens of a request
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    rows = []
+    print(f"{args.requests} requests, depth up to {args.depth}; microseconds")
+    for name, cost in (("memory-bound", 1e-5), ("near the ridge", 1e-4), ("beyond it", 5e-3)):
+        row = {"steps are": name} | measure(args.requests, args.depth, cost)
+        rows.append(row)
+        print(json.dumps(row))
+    if args.json:
+        meta = collect_meta([]) | {"command": command()}
+        args.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
+
+
+def measure(num_requests: int, depth: int, cost: float) -> dict[str, float]:
     rng = random.Random(0)
-    rates = [rng.uniform(0.3, 0.95) for _ in range(args.requests)]
-    batch = [Candidate(rate, args.depth) for rate in rates]
-    offers = [_offer(rate, args.depth) for rate in rates]
-    num_tokens = args.requests * (args.depth + 1)
-    print(f"{args.requests} requests, depth up to {args.depth}")
-    for name, cost in (("memory-bound", 1e-5), ("near the ridge", 2e-3), ("beyond it", 1e-2)):
-        step_time, planner = StepTimeModel(), Planner()
-        for n in range(args.requests, num_tokens, 7):
-            step_time.observe(n, 0.03 + cost * n)
-            planner.observe_step(n, 0.03 + cost * n)
-        plan = plan_depths(batch, 0, step_time.predict)
-        plan_us = _us(lambda model=step_time: plan_depths(batch, 0, model.predict))
-        commit_us = _us(lambda p=planner: p.wanted_depths(offers, 0, 0.003))
-        print(
-            f"{name:>14}: {sum(plan.depths):3} draft tokens, plan_depths {plan_us:6.1f} us, "
-            f"Planner.wanted_depths {commit_us:6.1f} us"
-        )
+    offers = [make_offer(rng, depth) for _ in range(num_requests)]
+    later = [offer._replace(confidences=()) for offer in offers]
+    load = StepLoad(num_requests, num_requests, CONTEXT * num_requests)
+    planner = Planner()
+    for n in range(num_requests, num_requests * (depth + 1), 7):
+        planner.observe_step(load._replace(num_tokens=n), 0.03 + cost * n)
+    planner.observe_step(load, 0.03 + cost * num_requests)
+    chains, batch = planner.survival.chains(offers), Batch(load, num_requests)
+    verifications = [Verification(offer, depth // 2) for offer in offers]
+    plan = plan_depths(chains, batch, planner.step_time)
+    return {
+        "draft tokens": sum(plan.depths),
+        "plan_depths": us(lambda: plan_depths(chains, batch, planner.step_time)),
+        "survivals": us(lambda: planner.survival.chains(offers)),
+        "before a step": us(lambda: planner.plan(offers, 0)),
+        "after a step": us(lambda: planner.wanted_depths(later, 0, 0.003)),
+        "learning from a step": us(lambda: planner.observe_step(load, 0.03 + cost * num_requests)),
+        "learning from verifications": us(lambda: planner.survival.observe(verifications)),
+    }
 
 
-def _offer(rate: float, depth: int) -> Offer:
-    acceptance = request_acceptance()
+def make_offer(rng: random.Random, depth: int) -> Offer:
+    acceptance, rate = request_acceptance(), rng.uniform(0.3, 0.95)
     for _ in range(40):
         acceptance.observe(depth, round(rate * depth))
-    return Offer(acceptance, "model", depth)
+    confidences = tuple(rng.uniform(0.2, 0.99) for _ in range(depth))
+    return Offer(acceptance, "model", depth, 0.0, confidences)
 
 
-def _us(call: object) -> float:
-    return min(timeit.repeat(call, number=REPEATS, repeat=20)) / REPEATS * 1e6
+def us(call: object) -> float:
+    return round(min(timeit.repeat(call, number=REPEATS, repeat=300)) / REPEATS * 1e6, 1)
+
+
+def command() -> str:
+    return " ".join(["python -m loadtest.planner_speed", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What `loadtest/locustfile.py` is made of; knows neither Locust nor specray."""

@@ -1,0 +1,279 @@
+"""The simulator against the service: throughput at 1, 4 and 8 requests at once, off and on.
+
+    python -m loadtest.simulator_check --config deployments/local.yaml --json loadtest/results/...
+
+The same requests are answered by the service, a fixed number at a time, and by the simulator. It
+knows of the service: how long plain steps of 1 and 8 requests take here (medians of the times
+between the chunks of this run's own answers at depth 0; they scale the table of step times in
+DESIGN.md, measured once in process), and, by replaying prompt lookup over the answers, how far
+proposals agree. The speculation of both is the same code.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+
+from loadtest.lookup_acceptance import Answer
+from loadtest.record_agreement import replay
+from specray.cli.bench.client import Endpoint, Request
+from specray.cli.bench.plan import System
+from specray.cli.bench.report import collect_meta
+from specray.cli.bench.service import run_service
+from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.simulate import requests as simulated
+from specray.simulate.agreement import Agreement
+from specray.simulate.cluster import ClusterSettings, simulate
+from specray.simulate.draft import DraftSettings
+from specray.simulate.network import NetworkSettings
+from specray.simulate.step_laws import ConstantSteps, MeasuredSteps
+from specray.simulate.summary import summarise
+from specray.simulate.target import TargetSettings
+from specray.types import SpeculationPolicy
+
+BATCHES = (1, 2, 4, 8)
+TOKENS = (1, 2, 4, 6, 8, 12, 16)
+STEPS_MS = (  # DESIGN.md, measured facts: SmolLM2-135M in float32 on one core
+    (51, 53, 54, 55, 63, 69, 70),
+    (55, 55, 64, 65, 71, 79, 91),
+    (57, 62, 71, 80, 95, 131, 142),
+    (65, 74, 97, 124, 143, 201, 241),
+)
+SYSTEMS: tuple[System, ...] = ("off", "specray")
+NUM_REQUESTS = {1: 4, 4: 12, 8: 16}  # by how many are in flight
+CALIBRATED_AT = (1, 8)
+KV_BLOCK = 128  # tokens; vLLM's on a CPU: whole blocks of a prompt are found in its prefix cache
+LOOK_UP_S, ONE_WAY_S = 500e-6, 1e-3  # README: what drafting and the relay take on two busy cores
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A prompt and the service's greedy answer, in tokens."""
+
+    text: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One system with so many requests in flight, in one round."""
+
+    num_at_once: int
+    system: System
+    tokens_per_s: float
+    step_s: float  # median time between chunks of an answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", default="deployments/local.yaml")
+    parser.add_argument("--url", help="a running service instead")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--max-depth", type=int, default=5, help="the service's")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    meta = collect_meta([])
+    meta["command"] = " ".join(["python -m loadtest.simulator_check", *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    rounds: list[list[Measured]] = []
+    known: list[Known] = []
+    with (
+        nullcontext(args.url) if args.url else run_service(args.config) as url,
+        suppress(KeyboardInterrupt),  # whole rounds are reported
+    ):
+        asyncio.run(measure(url, args.rounds, args.tokens, known, rounds))
+    report(args.json, meta, known, rounds, args.max_depth)
+
+
+def report(
+    path: Path | None,
+    meta: dict[str, str],
+    known: Sequence[Known],
+    rounds: Sequence[Sequence[Measured]],
+    max_depth: int,
+) -> None:
+    factors = calibrate(rounds)
+    policies = {
+        "off": SpeculationPolicy(is_enabled=False),
+        "specray": SpeculationPolicy(max_depth=max_depth),
+    }
+    rows = [
+        compare(known, rounds, factors, at, system, policies[system])
+        for at in NUM_REQUESTS
+        for system in SYSTEMS
+    ]
+    for row in rows:
+        print(
+            f"{row['system']:<8} {row['num_at_once']} at once: measured "
+            f"{row['measured']:6.1f} tok/s, simulated {row['simulated']:6.1f}, "
+            f"error {row['error']:+.1%}{'  (calibrated here)' if row['is_calibrated'] else ''}"
+        )
+    if path is not None:
+        result = {
+            "meta": meta,
+            "factors": factors,
+            "rows": rows,
+            "rounds": [[asdict(cell) for cell in cells] for cells in rounds],
+        }
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+async def measure(
+    url: str,
+    num_rounds: int,
+    num_tokens: int,
+    known: list[Known],
+    rounds: list[list[Measured]],
+) -> None:
+    """Fills the lists; whoever interrupts it has the rounds before."""
+    endpoint = Endpoint(url)
+    await endpoint.start()
+    groups = [load_prompts(workload) for workload in WORKLOADS]
+    prompts = [prompt for group in zip(*groups, strict=False) for prompt in group]
+    known += await answers(url, prompts[: max(NUM_REQUESTS.values())], num_tokens)
+    for index in range(num_rounds):
+        order = SYSTEMS if index % 2 == 0 else SYSTEMS[::-1]
+        cells = [
+            await measure_cell(endpoint, known, at, system)
+            for at in NUM_REQUESTS
+            for system in order
+        ]
+        speeds = ", ".join(f"{cell.tokens_per_s:.1f}" for cell in cells)
+        print(f"round {index + 1}: {speeds}", flush=True)
+        rounds.append(cells)
+    await endpoint.close()
+
+
+async def answers(url: str, prompts: Sequence[str], num_tokens: int) -> list[Known]:
+    """The greedy answers, which also fill the prefix cache and let the planner learn."""
+    async with httpx.AsyncClient(timeout=300.0) as http:
+        model = (await http.get(f"{url}/models")).json()["data"][0]["id"]
+
+        async def ask(prompt: str) -> Known:
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": prompt}],
+                "max_tokens": num_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "return_token_ids": True,
+            }
+            reply = await http.post(f"{url}/chat/completions", json=body)
+            reply.raise_for_status()
+            content = reply.json()
+            prompt_ids, ids = content["prompt_token_ids"], content["choices"][0]["token_ids"]
+            return Known(prompt, Answer("any", "greedy", prompt_ids, ids))
+
+        return await asyncio.gather(*(ask(prompt) for prompt in prompts))
+
+
+async def measure_cell(
+    endpoint: Endpoint, known: Sequence[Known], num_at_once: int, system: System
+) -> Measured:
+    max_depth = 0 if system == "off" else None
+    clock = asyncio.get_running_loop().time
+    gaps: list[float] = []
+    num_tokens = 0
+
+    def requests() -> Iterator[Request]:
+        for seed, one in enumerate(known[: NUM_REQUESTS[num_at_once]]):
+            yield Request(one.text, 0.0, len(one.answer.answer), seed, max_depth)
+
+    async def work(queue: Iterator[Request]) -> None:
+        nonlocal num_tokens
+        for request in queue:
+            times: list[float] = []
+            counts: list[int] = []
+            await endpoint.complete(
+                request, lambda n, t=times, c=counts: (t.append(clock()), c.append(n))
+            )
+            gaps.extend(later - earlier for earlier, later in pairwise(times))
+            num_tokens += sum(counts)
+
+    queue = requests()
+    began = clock()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(num_at_once):
+            group.create_task(work(queue))
+    return Measured(num_at_once, system, num_tokens / (clock() - began), median(gaps))
+
+
+def calibrate(rounds: Sequence[Sequence[Measured]]) -> list[float]:
+    """This machine's plain steps over the table's, by the table's rows."""
+    factors = []
+    for at in CALIBRATED_AT:
+        here_s = median(c.step_s for cells in rounds for c in cells if is_cell(c, at, "off"))
+        factors.append(here_s / (STEPS_MS[BATCHES.index(at)][0] / 1e3))
+    return [round(float(f), 4) for f in np.interp(BATCHES, CALIBRATED_AT, factors)]
+
+
+def is_cell(cell: Measured, num_at_once: int, system: System) -> bool:
+    return (cell.num_at_once, cell.system) == (num_at_once, system)
+
+
+def compare(
+    known: Sequence[Known],
+    rounds: Sequence[Sequence[Measured]],
+    factors: Sequence[float],
+    num_at_once: int,
+    system: System,
+    policy: SpeculationPolicy,
+) -> dict[str, Any]:
+    cells = [c for cells in rounds for c in cells if is_cell(c, num_at_once, system)]
+    measured = median(cell.tokens_per_s for cell in cells)
+    law = MeasuredSteps(
+        BATCHES,
+        TOKENS,
+        tuple(tuple(ms / 1e3 for ms in row) for row in STEPS_MS),
+        tuple(factors),
+    )
+    settings = ClusterSettings(
+        TargetSettings(law, policy, max_num_seqs=16),
+        DraftSettings(ConstantSteps(LOOK_UP_S), "prompt_lookup", ahead_hit_rate=1.0),
+        network=NetworkSettings(ONE_WAY_S),
+    )
+    chosen = known[: NUM_REQUESTS[num_at_once]]
+    # What the service has learnt before it is measured, the simulator learns from the same texts.
+    lesson = [to_simulate(one, number) for number, one in enumerate(known)]
+    run = simulate(
+        settings,
+        [*lesson, *(to_simulate(one, len(lesson) + n) for n, one in enumerate(chosen))],
+        num_at_once=num_at_once,
+    )
+    first = run.requests[len(lesson)].arrived_s
+    figures = summarise(run, first)
+    simulated_speed = figures.tokens_per_s
+    return {
+        "num_at_once": num_at_once,
+        "system": system,
+        "measured": round(measured, 2),
+        "simulated": round(simulated_speed, 2),
+        "error": round(simulated_speed / measured - 1, 4),
+        "is_calibrated": system == "off" and num_at_once in CALIBRATED_AT,
+        "simulated_depth": round(figures.mean_depth, 3),
+        "simulated_acceptance": round(figures.acceptance_rate, 3),
+    }
+
+
+def to_simulate(one: Known, number: int) -> simulated.Request:
+    found = replay(one.answer)
+    agreement = Agreement(np.array(found["proposed"]), np.array(found["right"]))
+    num_prompt = len(one.answer.prompt)
+    num_cached = (num_prompt - 1) // KV_BLOCK * KV_BLOCK
+    return simulated.Request(number, 0.0, num_prompt, num_cached, len(one.answer.answer), agreement)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How well step times are predicted: replays the steps that `loadtest.record_steps` wrote down.
+
+    python -m loadtest.step_time_error loadtest/results/steps.json --json loadtest/results/....json
+
+Three figures, each a median of relative errors over steps that the model had not learnt from:
+`next`, each step before it is learnt, as when serving; `held_out`, a random 30 % of the steps after
+learning from the others; `later`, the last 30 % after learning from what came before.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from specray.cli.bench.report import collect_meta
+from specray.control.hardware import HardwareProfile
+from specray.control.roofline import ModelShape, Roofline, StepLoad
+from specray.control.step_time import StepTimeModel
+
+Step = tuple[StepLoad, float]
+Errors = list[tuple[StepLoad, float]]
+
+# SmolLM2-135M in float32 on one core that reads 10.5 GB/s and computes 150 GFLOP/s.
+CORE = HardwareProfile("core", 10.5e9, {"float32": 150e9}, 0.0)
+SMOLLM2 = ModelShape(134.5e6, 538e6, 46_080, 30, 576, "float32", 4.0)
+SKIPPED = 3  # the first steps warm things up
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Predicted against recorded step times.")
+    parser.add_argument("steps", type=Path)
+    parser.add_argument("--decode-only", action="store_true", help="leave out steps with prefill")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    recorded = json.loads(args.steps.read_text())
+    steps = [
+        (StepLoad(*row[:3]), row[3])
+        for row in recorded["steps"]
+        if row[1] > 0 and (row[4] or not args.decode_only)
+    ][SKIPPED:]
+    figures = {}
+    for name, make in (("no profile", StepTimeModel), ("roofline", with_roofline)):
+        figures[name] = {
+            "next": summary(next_errors(make(), steps)),
+            "held_out": summary(held_out_errors(make(), steps)),
+            "later": summary(later_errors(make(), steps)),
+        }
+        print(name, json.dumps(figures[name], indent=1))
+    if args.json:
+        meta = collect_meta([]) | {"command": command(), "recorded": recorded["meta"]}
+        result = {"meta": meta, "num_steps": len(steps), "figures": figures}
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def with_roofline() -> StepTimeModel:
+    return StepTimeModel(Roofline(SMOLLM2, CORE))
+
+
+def next_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
+    errors = []
+    for load, seconds in steps:
+        errors.append((load, error(model, load, seconds)))
+        model.observe(load, seconds)
+    return errors
+
+
+def held_out_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
+    rng = random.Random(0)
+    held_out = set(rng.sample(range(len(steps)), round(0.3 * len(steps))))
+    learn(model, [step for i, step in enumerate(steps) if i not in held_out])
+    return [(steps[i][0], error(model, *steps[i])) for i in sorted(held_out)]
+
+
+def later_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
+    split = round(0.7 * len(steps))
+    learn(model, steps[:split])
+    return [(load, error(model, load, seconds)) for load, seconds in steps[split:]]
+
+
+def learn(model: StepTimeModel, steps: Sequence[Step]) -> None:
+    for load, seconds in steps:
+        model.observe(load, seconds)
+
+
+def error(model: StepTimeModel, load: StepLoad, seconds: float) -> float:
+    return abs(model.step_s(load) / seconds - 1)
+
+
+def summary(errors: Errors) -> dict[str, float]:
+    groups: dict[str, Callable[[StepLoad], bool]] = {
+        "all": lambda load: load.num_requests >= 1,
+        "1 request": lambda load: load.num_requests == 1,
+        "2 to 4": lambda load: 2 <= load.num_requests <= 4,
+        "5 and more": lambda load: load.num_requests >= 5,
+    }
+    medians = {}
+    for name, holds in groups.items():
+        found = [size for load, size in errors if holds(load)]
+        medians[name] = round(statistics.median(found), 4) if found else float("nan")
+    return medians
+
+
+def command() -> str:
+    return " ".join(["python -m loadtest.step_time_error", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
