@@ -14,19 +14,19 @@ On one machine `--start "serve run {file}"` runs it as a process that is ended a
 import argparse
 import copy
 import json
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import yaml
 
 from specray.cli.bench.report import collect_meta
@@ -37,6 +37,8 @@ from specray.serve.settings import validate
 SYSTEMS = ("baseline", "co-located", "disaggregated")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _START_TIMEOUT_S = 1800.0
+_STOP_TIMEOUT_S = 60.0
+_ORPHANS_TIMEOUT_S = 15.0  # for engines, which notice a little later that they are alone
 
 
 def main() -> None:
@@ -50,7 +52,7 @@ def main() -> None:
     for system in args.systems.split(","):
         config = config_of(system, source, json.loads(args.speculative_config))
         gpus = args.gpus or num_gpus(system, source)
-        with tempfile.TemporaryDirectory() as folder, _served(config, Path(folder), args):
+        with tempfile.TemporaryDirectory() as folder, _running(config, Path(folder), args):
             groups = _measure(args, [rate * gpus for rate in rates], Path(folder))
         result["systems"][system] = {"gpus": gpus, "groups": groups}
         args.result.write_text(json.dumps(result, indent=1) + "\n")
@@ -103,41 +105,92 @@ def num_gpus(system: str, source: dict[str, Any]) -> float:
 
 
 @contextmanager
-def _served(config: dict[str, Any], folder: Path, args: argparse.Namespace) -> Iterator[None]:
+def served(
+    command: Sequence[str], url: str, orphans_timeout_s: float = _ORPHANS_TIMEOUT_S
+) -> Iterator[None]:
+    """Runs a command that serves, from its first answer on, and ends all that it has started.
+
+    What outlives the command is killed after `orphans_timeout_s`.
+
+    Raises:
+        SystemExit: something else serves there, or the command ended or never answered.
+    """
+    if _answers_at_all(url):
+        raise SystemExit(f"something serves at {url} already; it would be measured instead")
+    process = psutil.Popen(command, start_new_session=True)
+    try:
+        _wait_until(lambda: _is_running(process) and _answers(url), f"{url} does not answer")
+        yield
+    finally:
+        _end(process, orphans_timeout_s)
+
+
+@contextmanager
+def _running(config: dict[str, Any], folder: Path, args: argparse.Namespace) -> Iterator[None]:
     file = folder / "serve.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False))
     if args.deploy:
-        subprocess.run(shlex.split(args.deploy.format(file=file)), check=True)
-        _wait_until_it_answers(args.url)
+        nothing = folder / "nothing.yaml"
+        nothing.write_text(yaml.safe_dump(config | {"applications": []}, sort_keys=False))
+        _deploy(args.deploy, nothing)
+        _wait_until(lambda: not _answers(args.url), f"{args.url} still answers")
+        _deploy(args.deploy, file)
+        _wait_until(lambda: _answers(args.url), f"{args.url} does not answer")
         yield
+    else:
+        with served(shlex.split(args.start.format(file=file)), args.url):
+            yield
+
+
+def _end(process: psutil.Popen, orphans_timeout_s: float) -> None:
+    """With its descendants: an engine that outlives `serve run` takes the next system's time."""
+    if process.poll() is not None:
         return
-    command = shlex.split(args.start.format(file=file))
-    process = subprocess.Popen(command, start_new_session=True)
+    family = [process, *process.children(recursive=True)]
+    process.send_signal(signal.SIGINT)  # `serve run` ends in order on Ctrl-C only
+    with suppress(psutil.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT_S)
+    _, left = psutil.wait_procs(family, timeout=orphans_timeout_s)
+    for straggler in left:
+        with suppress(psutil.NoSuchProcess):
+            straggler.kill()
+    psutil.wait_procs(left, timeout=orphans_timeout_s)
+
+
+def _answers_at_all(url: str) -> bool:
     try:
-        _wait_until_it_answers(args.url, process)
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+        httpx.get(url, timeout=10)
+    except httpx.TransportError:
+        return False
+    return True
 
 
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Until the present system, not the one before it, has answered a request."""
+def _is_running(process: psutil.Popen) -> bool:
+    if process.poll() is not None:
+        raise SystemExit(f"the service ended with {process.returncode}")
+    return True
+
+
+def _deploy(command: str, file: Path) -> None:
+    subprocess.run(shlex.split(command.format(file=file)), check=True)
+
+
+def _answers(url: str) -> bool:
+    """Whether the service answers a request."""
+    try:
+        model = httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
+        body = {"model": model, "prompt": "1 2 3", "max_tokens": 4}
+        return httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
+    except (httpx.HTTPError, ValueError, KeyError, IndexError):
+        return False
+
+
+def _wait_until(condition: Callable[[], bool], complaint: str) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process is not None and process.poll() is not None:
-            raise SystemExit(f"the service ended with {process.returncode}")
-        try:
-            model = httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
-            body = {"model": model, "prompt": "1 2 3", "max_tokens": 4}
-            answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
-        except (httpx.HTTPError, ValueError, KeyError):
-            time.sleep(2.0)
-            continue
-        if answer.status_code == 200:
-            return
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{complaint} after {_START_TIMEOUT_S:g} s")
         time.sleep(2.0)
-    raise SystemExit(f"{url} did not answer within {_START_TIMEOUT_S:g} s")
 
 
 def _measure(args: argparse.Namespace, rates: list[float], folder: Path) -> list[dict[str, Any]]:

@@ -10,21 +10,19 @@ from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPExc
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from specray.serve.fresh import Fresh
+
 _TIMEOUT_S = 5.0
-_FRESH_S = 0.5
 
 
 class Explanation:
-    """Asks the controller twice a second at most, however many ask: it has heartbeats to hear."""
+    """Asks the controller, but not for each who asks: it has heartbeats to hear."""
 
     def __init__(
         self, controller: DeploymentHandle, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._controller = controller
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._last: dict[str, Any] = {}
-        self._asked_at = float("-inf")
+        self._answers: Fresh[dict[str, Any]] = Fresh(clock)
 
     async def read(self) -> dict[str, Any]:
         """`Controller.explain`, half a second old at most.
@@ -32,11 +30,7 @@ class Explanation:
         Raises:
             OpenAIHTTPException: 503 while the controller is away.
         """
-        async with self._lock:
-            if self._clock() - self._asked_at > _FRESH_S:
-                self._last = await self._ask()
-                self._asked_at = self._clock()
-            return self._last
+        return await self._answers.get(self._ask)
 
     async def _ask(self) -> dict[str, Any]:
         try:

@@ -94,11 +94,13 @@ CASES: dict[str, Case] = {
 }
 
 
-def unit_test(alert: str, series: Series, after: str, is_firing: bool) -> dict[str, object]:
+def unit_test(
+    alert: str, series: Series, after: str, is_firing: bool, interval: str = "1m"
+) -> dict[str, object]:
     firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
     expected = [{"labels": "{}", "value": 1}] if is_firing else []
     return {
-        "interval": "1m",
+        "interval": interval,
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [{"expr": firing, "eval_time": after, "exp_samples": expected}],
     }
@@ -139,6 +141,18 @@ def test_series_that_are_not_there_are_told_from_zeros(tmp_path: Path) -> None:
             unit_test("SpecrayNoHealthyReplica", {STATUS: "1x60"}, "20m", is_firing=True),
             unit_test("SpecrayErrors", http(s200="0+9x60"), "20m", is_firing=False),
             unit_test("SpecrayDraftMissing", gone, "20m", is_firing=False),
+        ],
+        tmp_path,
+    )
+
+
+def test_a_gauge_that_skips_a_scrape_keeps_its_alert(tmp_path: Path) -> None:
+    skipping = drafts("stale 0 0 0 " * 40)  # missing whenever the rules are evaluated
+    missing = drafts("2x20 " + "stale 1 1 1 " * 40)
+    assert_passes(
+        [
+            unit_test("SpecrayNoDraft", skipping, "10m", is_firing=True, interval="15s"),
+            unit_test("SpecrayDraftMissing", missing, "12m", is_firing=True, interval="15s"),
         ],
         tmp_path,
     )

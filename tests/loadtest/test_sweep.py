@@ -1,10 +1,13 @@
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
-from loadtest.sweep import SYSTEMS, config_of, num_gpus
+from loadtest.sweep import SYSTEMS, config_of, num_gpus, served
 from specray.serve.settings import validate
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -47,3 +50,65 @@ def test_the_co_located_one_is_rays_own_app_with_vllms_speculation() -> None:
 def test_an_unknown_system_is_named() -> None:
     with pytest.raises(SystemExit, match=SYSTEMS[0]):
         config_of("fast", source("local"))
+
+
+ORPHANING = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], start_new_session=True)
+time.sleep(60)
+"""
+SERVER = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"data": [{"id": "m"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *args): ...
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_a_system_is_gone_before_the_next_starts(url: str) -> None:
+    command = [sys.executable, "-c", ORPHANING, SERVER, url.rpartition(":")[2]]
+
+    with served(command, url, orphans_timeout_s=0.5):
+        assert httpx.get(url).status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
+def test_what_others_serve_is_not_measured(url: str) -> None:
+    command = [sys.executable, "-c", SERVER, url.rpartition(":")[2]]
+
+    with (
+        served(command, url),
+        pytest.raises(SystemExit, match="serves at .* already"),
+        served(command, url),
+    ):
+        pass
+
+
+def test_a_service_that_ends_is_reported(url: str) -> None:
+    with (
+        pytest.raises(SystemExit, match="ended with 3"),
+        served([sys.executable, "-c", "raise SystemExit(3)"], url),
+    ):
+        pass

@@ -20,7 +20,7 @@ import yaml
 
 from specray.cli import main
 from tests.docs.fences import WITH_SERVICE, Fence, commands
-from tests.prometheus import RARE, dashboard_queries, prometheus, rule_queries
+from tests.prometheus import RARE, Query, dashboard_queries, prometheus, rule_queries
 from tests.serve.chromium import browser
 from tests.serve.identity import answer, answers, assert_same
 from tests.serve.looking import walk_through
@@ -374,10 +374,14 @@ def test_every_query_has_data_and_an_alert_follows_a_draft(
         for draft in speculating.replicas("draft"):
             draft.kill()
         wait_until(lambda: {"SpecrayDraftMissing", "SpecrayNoDraft"} <= server.firing(), 30.0)
-        wait_until(lambda: not {"SpecrayDraftMissing", "SpecrayNoDraft"} & server.firing(), 120.0)
+        wait_until(lambda: not {"SpecrayDraftMissing", "SpecrayNoDraft"} & server.firing(), 240.0)
         stream.join()
-        answers(speculating, PROMPTS[:2], at_once=2)
-        wait_until(lambda: not server.without_data(expected), 60.0, server.without_data, expected)
+
+        def missing() -> list[Query]:
+            answers(speculating, PROMPTS[:2], at_once=2)
+            return server.without_data(expected)
+
+        wait_until(lambda: not missing(), 120.0, missing)
 
 
 def _watch_stream(service: Service, gaps: list[float]) -> None:

@@ -8,15 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from specray.errors import StreamClosedError
+from specray.serve.fresh import Fresh
 from specray.serve.membership import View
 from specray.wire.client import get_stats
 from specray.wire.stats import RelayStats, TargetStats
 
-_FRESH_S = 0.5  # however many people look, targets are asked twice a second at most
-
 
 class StatusBoard:
-    """Asks targets for their counters when somebody looks, and at no other time."""
+    """Asks targets for their counters when somebody looks, and not for each who does."""
 
     def __init__(
         self,
@@ -28,18 +27,11 @@ class StatusBoard:
         self._router = router
         self._models = list(models)
         self._ask = ask
-        self._clock = clock
-        self._read_at = float("-inf")
-        self._last: dict[str, Any] = {}
-        self._lock = asyncio.Lock()
+        self._statuses: Fresh[dict[str, Any]] = Fresh(clock)
 
     async def read(self, view: View | None, snapshot: Callable[[], RelayStats]) -> dict[str, Any]:
         """The status, in JSON's types; half a second old at most."""
-        async with self._lock:
-            if self._clock() - self._read_at > _FRESH_S:
-                self._last = await self._collect(view, snapshot())
-                self._read_at = self._clock()
-            return self._last
+        return await self._statuses.get(lambda: self._collect(view, snapshot()))
 
     async def _collect(self, view: View | None, relay: RelayStats) -> dict[str, Any]:
         targets = view.targets if view else ()
