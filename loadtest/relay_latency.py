@@ -1,20 +1,27 @@
 """Round trip of commits, on both data paths: target -> relay -> draft and back, target <-> draft.
 
 Target, router and draft are processes of their own, on loopback; rounds of the two take turns:
-`python -m loadtest.relay_latency --sessions 16`. The floor is one stream with nothing behind it.
+`python -m loadtest.relay_latency --sessions 1,16 --json FILE`. The floor is one stream with nothing
+behind it.
 """
 
 import argparse
 import asyncio
+import json
 import multiprocessing
+import pathlib
 import queue
+import shlex
+import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from specray.cli.bench.report import collect_meta
 from specray.router.relay import Relay
 from specray.target.buffer import Offer, ProposalBuffer
 from specray.target.direct import DirectPath
@@ -115,27 +122,62 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=5, help="that the rounds are split into")
-    parser.add_argument("--sessions", type=int, default=1, help="requests in each frame")
+    parser.add_argument("--sessions", default="1,16", help="requests in each frame, one run each")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     options = parser.parse_args()
+    command = shlex.join(["python", "-m", "loadtest.relay_latency", *sys.argv[1:]])
+    meta = collect_meta([]) | {"command": command}
+    result: dict[str, Any] = {"meta": meta, "step_us": STEP_S * 1e6, "runs": []}
+    for num_sessions in map(int, options.sessions.split(",")):
+        times = _measure(num_sessions, options.rounds, options.turns)
+        result["runs"].append({"sessions": num_sessions} | _summarise(times))
+        _print(result["runs"][-1])
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _measure(num_sessions: int, num_rounds: int, num_turns: int) -> dict[str, list[float]]:
+    """Seconds of each round trip, by data path."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     draft = spawn.Process(target=_run_draft, args=(there,), daemon=True)
     draft.start()
     address = here.recv()
-    floor = asyncio.run(_floor(address, options.sessions, options.rounds))
-    paths = [Path(name, address, options.sessions) for name in get_args(DataPath)]
-    for _ in range(options.turns):
+    with ProcessPoolExecutor(1, spawn) as executor:
+        floor = executor.submit(_run_floor, address, num_sessions, num_rounds).result()
+    paths = [Path(name, address, num_sessions) for name in get_args(DataPath)]
+    for _ in range(num_turns):
         for path in paths:
-            path.run(options.rounds // options.turns)
-    _report("floor", floor)
+            path.run(num_rounds // num_turns)
     for path in paths:
-        _report(path.data_path, path.times)
         path.stop()
-    relay, direct = (np.percentile(path.times, (50, 99)) for path in paths)
-    for name, cost in zip(("p50", "p99"), relay - direct, strict=True):
-        share = cost / STEP_S
-        print(f"what the relay adds, {name}: {cost * 1e6:.0f} us, {share:.1%} of a step of 20 ms")
     draft.terminate()
+    return {"floor": floor} | {path.data_path: path.times for path in paths}
+
+
+def _summarise(times: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians and 99th percentiles in microseconds, and what the relay adds to a step."""
+    tails = {name: np.percentile(values, (50, 99)) * 1e6 for name, values in times.items()}
+    added = tails["relay"] - tails["direct"]
+    return {
+        "round_trips": {name: len(values) for name, values in times.items()},
+        "us": {name: _tail(values) for name, values in tails.items()},
+        "relay_adds_us": _tail(added),
+        "relay_adds_share_of_step": _tail(added / (STEP_S * 1e6), 4),
+    }
+
+
+def _tail(values: Any, digits: int = 0) -> dict[str, float]:
+    return {"p50": round(float(values[0]), digits), "p99": round(float(values[1]), digits)}
+
+
+def _print(run: dict[str, Any]) -> None:
+    print(f"{run['sessions']} sessions")
+    for name, tail in run["us"].items():
+        print(f"  {name:8} p50 {tail['p50']:6.0f} us  p99 {tail['p99']:6.0f} us")
+    for name, share in run["relay_adds_share_of_step"].items():
+        cost = run["relay_adds_us"][name]
+        print(f"  what the relay adds, {name}: {cost:.0f} us, {share:.1%} of a step of 20 ms")
 
 
 def _run_draft(pipe: Connection) -> None:
@@ -163,6 +205,10 @@ def _is_connected(relay: Relay, data_path: DataPath, target: str) -> bool:
     return stats is not None and bool(stats.connected_drafts)
 
 
+def _run_floor(draft: str, num_sessions: int, num_rounds: int) -> list[float]:
+    return asyncio.run(_floor(draft, num_sessions, num_rounds))
+
+
 async def _floor(draft: str, num_sessions: int, num_rounds: int) -> list[float]:
     stream = await connect_draft(draft, "floor")
     times = []
@@ -188,11 +234,6 @@ def _answer(commit: Commit) -> Proposal:
     return Proposal(
         commit.session_id, position, 3, token_ids, "model", ROWS, commit.sent_at_ns, 100
     )
-
-
-def _report(name: str, times: list[float]) -> None:
-    p50, p99 = np.percentile(times, (50, 99)) * 1e6
-    print(f"{name:26} p50 {p50:7.0f} us   p99 {p99:7.0f} us   ({len(times)} round trips)")
 
 
 if __name__ == "__main__":
