@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def _start(environment: Environment, **_: Any) -> None:
     environment.load = Load(options.shape, rates, options.step_s)
     environment.prompts = read_prompts(Path(options.prompts))
     environment.groups = defaultdict(dict)
+    environment.user_numbers = count()
     environment.stop_timeout = environment.stop_timeout or _LAST_ANSWERS_S
     environment.started = time.perf_counter()
 
@@ -89,9 +91,9 @@ class OpenAIUser(FastHttpUser):
         options = self.environment.parsed_options
         self._options = options
         self._pool = Pool()
-        self._rng = random.Random(
-            f"{options.seed} {id(self)}" if options.num_users else options.seed
-        )
+        worker = self.environment.runner.worker_index
+        number = next(self.environment.user_numbers)
+        self._rng = random.Random(f"{options.seed} {worker} {number}")  # the same in each run
         share = 1 / (options.num_users or 1)
         self._arrivals = self.environment.load.arrivals(self._rng, share)
         self._num_sent = 0
