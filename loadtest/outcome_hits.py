@@ -1,6 +1,6 @@
 """How often a draft's outcomes hold the commit that comes, over the fan-out: without a clock.
 
-    python -m loadtest.outcome_hits --json result.json
+    python -m loadtest.outcome_hits --answers answers.json --json result.json
 
 A target's answers are replayed greedily (its own tokens) or at temperature 1 (its distributions,
 speculative sampling by `specray.sampling.reference`). After each proposal the draft drafts ahead

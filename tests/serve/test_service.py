@@ -22,7 +22,7 @@ from specray.cli import main
 from tests.docs.fences import WITH_SERVICE, Fence, commands
 from tests.prometheus import RARE, Query, dashboard_queries, prometheus, rule_queries
 from tests.serve.chromium import browser
-from tests.serve.identity import answer, answers, assert_same
+from tests.serve.identity import Answer, answer, answers, assert_same
 from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, free_port, launch, local_config, running
@@ -82,16 +82,24 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[S
         yield started
 
 
+class PlainAnswers:
+    """Each prompt's answer at depth 0; asked for once, as the target is always the same."""
+
+    def __init__(self) -> None:
+        self._known: list[Answer] = []
+
+    def __call__(self, service: Service) -> list[Answer]:
+        self._known = self._known or answers(service, PROMPTS, depth=0, at_once=8)
+        return self._known
+
+
 @pytest.fixture(scope="session")
-def plain_answers() -> dict[str, Any]:
-    """Each prompt's answer at depth 0, alone; asked once, as the target is always the same."""
-    return {}
+def plain_answers() -> PlainAnswers:
+    return PlainAnswers()
 
 
-def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: dict[str, Any]) -> None:
-    if not plain_answers:
-        plain_answers["all"] = answers(service, PROMPTS, depth=0)
-    plain = plain_answers["all"]
+def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: PlainAnswers) -> None:
+    plain = plain_answers(service)
     before = accepted_tokens(service)
     proposed_before = proposed_tokens(service)
     # Every prompt meets every draft; those that are asked for alone, as it takes longer, are fewer.
@@ -308,10 +316,10 @@ def _proposes_again(service: Service, before: float) -> bool:
 
 
 def test_drafts_that_freeze_or_die_cost_speed_only(
-    speculating: Service, plain_answers: dict[str, Any]
+    speculating: Service, plain_answers: PlainAnswers
 ) -> None:
     """One of two drafts is frozen, the other killed, while streams run."""
-    expected = answers(speculating, PROMPTS[10:18], depth=0)
+    expected = plain_answers(speculating)[10:18]
     frozen, killed = speculating.replicas("draft")
     gaps: list[float] = []
     watcher = threading.Thread(target=_watch_stream, args=(speculating, gaps))
