@@ -51,6 +51,10 @@ class PromptLookupConfig(_Settings):
         description="Shortest suffix whose match is proposed. 1 finds more, but then outcomes "
         "can't all be covered ahead, so that steps wait for answers.",
     )
+    prompt_tokens: PositiveInt = Field(
+        32768,
+        description="Latest tokens of a prompt that are looked up; some 2 kB and 4 µs each.",
+    )
     shared_tokens: NonNegativeInt = Field(
         0,
         description="Tokens of earlier answers, of all requests of a replica, that are looked up "

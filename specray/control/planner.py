@@ -83,6 +83,8 @@ class Planner:
             seconds: How long it took.
             is_drafting: Whether drafts were asked to work beside it.
         """
+        if load.num_tokens < 1:
+            return  # nothing ran; vLLM still flushes what has ended
         if is_drafting:
             self.step_time.observe(load, seconds)
         elif self._slowdown.is_resting:
@@ -141,6 +143,7 @@ class Planner:
         """
         self._learn()
         self.is_probing, self.near = False, frozenset()
+        self._slowdown.is_resting = False
         if not offers:
             return ()  # nobody to ask: says nothing about whether speculation pays
         self._look_ahead(offers, num_plain)
@@ -151,7 +154,6 @@ class Planner:
         plain = self.plan((), num_plain + len(offers))
         least_gain = _LEAST_GAIN if self.is_off else 1.0
         is_worth_it = speculative.goodput > least_gain * self._slowdown.factor * plain.goodput
-        self._slowdown.is_resting = False
         if is_ahead and is_worth_it and self._slowdown.is_time_to_rest():
             return (0,) * len(offers)
         depths = speculative.depths if is_worth_it else (0,) * len(offers)

@@ -162,6 +162,8 @@ class DraftEngine:
             self._proposer.commit(commit)
         except SessionRejectedError as error:
             self._reject(session_id, error)
+        self._collect_evicted()  # its room may have been another's
+        if not self._directory.is_held(session_id):
             return
         if commit.depth > 0:
             self._wanting.put(session_id, self._tenants[session_id], commit.depth)
@@ -209,11 +211,11 @@ class DraftEngine:
         while wanting:
             answered = self._propose(list(wanting))
             self._replies.send()  # at once: the others' answers may take longer
-            left = {session_id: None for session_id in wanting if session_id not in answered}
+            self._collect_evicted()
+            left = {i: None for i in wanting if i not in answered and self._directory.is_held(i)}
             wanting = left if len(left) < len(wanting) else {}
         if arrived:
             self._note_batch(arrived, started_s)
-        self._collect_evicted()
 
     def _note_batch(self, arrived: Sequence[float], started_s: float) -> None:
         """Learns from a batch of answers whose commits came at these times."""
@@ -257,6 +259,8 @@ class DraftEngine:
 
     def _collect_evicted(self) -> None:
         for session_id in self._proposer.take_evicted():
+            if not self._directory.is_held(session_id):
+                continue  # rejected or closed meanwhile
             self.stats.num_evicted += 1
             self._replies.add_lost(self._forget(session_id, "evicted"))
 

@@ -86,8 +86,9 @@ class Mixture:
         return part
 
     def _with(self, part: _Part, opinion: Opinion) -> _Part:
-        columns = self._columns[opinion.token_ids]
-        is_known = columns >= 0
+        is_known = opinion.token_ids < len(self._columns)  # the target may know further ones
+        columns = self._columns[np.where(is_known, opinion.token_ids, 0)]
+        is_known &= columns >= 0
         values = opinion.probabilities[is_known]
         rest = 1.0 - float(values.sum())
         return _Part(

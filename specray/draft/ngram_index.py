@@ -96,6 +96,10 @@ class NgramIndex:
         """
         return list(islice(reversed(self._successors.get(token_id, {})), most))
 
+    def num_successors(self, token_id: int) -> int:
+        """How many different tokens have followed a token."""
+        return len(self._successors.get(token_id, ()))
+
     def _count(self, token_id: int) -> None:
         position = len(self._token_ids)
         suffixes = self._suffixes[self._min_ngram :]

@@ -102,7 +102,11 @@ class NgramProposer:
         if session_id is None:
             return False
         del self._waiting[session_id]
-        self._drafted += self._ahead(self._states[session_id])
+        state = self._states[session_id]
+        drafted = list(self._ahead(state))
+        if state.is_answered and not drafted:  # silence would look like a stall
+            drafted = [state.session.proposal((), "ngram")]
+        self._drafted += drafted
         return bool(self._waiting)
 
     def take_evicted(self) -> list[int]:

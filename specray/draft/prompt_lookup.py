@@ -69,9 +69,10 @@ class PromptLookup:
     def open(self, session: OpenSession) -> None:
         """Indexes the session's tokens; raises SessionRejectedError when there are none."""
         self.close(session.session_id)
+        indexed = session.token_ids[-self._config.prompt_tokens :]
         self._entries[session.session_id] = _Entry(
             Session(session),
-            NgramIndex(self._config.min_ngram, self._config.max_ngram, session.token_ids),
+            NgramIndex(self._config.min_ngram, self._config.max_ngram, indexed),
             self._survival.table(session.sampling),
             session.num_prompt_tokens,
         )
@@ -194,8 +195,12 @@ class PromptLookup:
         now = self.proposal(session_id, self.look_up(session_id))
         if not self.session(session_id).depth:
             return [now]
-        # A single token may match anywhere, and too much follows a token in other answers: then
-        # what is sent ahead is not all there could be.
+        # A single token may match anywhere, and too much follows some tokens, and any token in
+        # other answers: then what is sent ahead is not all there could be.
         is_listable = self._config.min_ngram >= 2 and self._shared is None
+        index, last = self._entries[session_id].index, now.last_token_id
+        is_listable &= all(
+            index.num_successors(token_id) <= _MOST_OUTCOMES for token_id in (last, *now.token_ids)
+        )
         now = replace(now, covers_outcomes=is_listable)
         return [now, *self.ahead(session_id, now.token_ids)]

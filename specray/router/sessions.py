@@ -1,6 +1,7 @@
 """Which draft holds which target's session. Pure bookkeeping: frames in, frames to send out."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,11 @@ class _Session:
 class _Draft:
     sessions: dict[int, _Session] = field(default_factory=dict)  # by relay_id
     owing: dict[int, float] = field(default_factory=dict)  # relay_id -> since when, oldest first
+    heard_at: float = -math.inf  # when it last proposed anything
+
+    def has_stalled(self, deadline: float) -> bool:
+        """Whether it has owed a proposal, and said nothing of any session, since then."""
+        return bool(self.owing) and max(self.heard_at, next(iter(self.owing.values()))) < deadline
 
 
 class SessionTable:
@@ -84,6 +90,7 @@ class SessionTable:
             session = state.sessions.get(proposal.session_id)
             if session is not None:
                 self._suspects.discard(draft)
+                state.heard_at = self._clock()
                 self._settle(state, session, proposal)
                 mail.propose(session.target, replace(proposal, session_id=session.target_id))
         for relay_id in frame.lost:
@@ -129,13 +136,12 @@ class SessionTable:
         return mail.frames()
 
     def stalled(self, timeout_s: float) -> list[str]:
-        """The drafts that have owed a proposal for longer than `timeout_s`."""
+        """The drafts that owe proposals and have made none for longer than `timeout_s`.
+
+        One that works its way through many sessions is slow, not stalled.
+        """
         deadline = self._clock() - timeout_s
-        return [
-            address
-            for address, draft in self._drafts.items()
-            if draft.owing and next(iter(draft.owing.values())) < deadline
-        ]
+        return [a for a, draft in self._drafts.items() if draft.has_stalled(deadline)]
 
     def _open(self, target: str, opened: OpenSession, mail: SessionMail) -> None:
         self._close(target, opened.session_id, mail)

@@ -43,6 +43,7 @@ class _Session:
     covered_position: int = -2  # the outcomes of a verification there have arrived
     is_alive: bool = False
     arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
+    taken: Arrival | None = None  # what the running step verifies, or a part of
 
     def note_coverage(self, position: int) -> None:
         """Heed only what is said about the step that runs, or the one that has just ended."""
@@ -81,7 +82,8 @@ class ProposalBuffer:
 
     A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
     exact: given the tokens before it, the rest was drawn from what it ships, and no verification
-    has seen it.
+    has seen it. So is one of which a step verified only a beginning, where the target's own token
+    behind that is the one proposed.
     """
 
     def __init__(
@@ -120,10 +122,11 @@ class ProposalBuffer:
             recent = (*session.recent, *added) if added else (last_token_id,)
             session.recent = recent[-self.max_depth - 2 :]
             arrivals, session.arrivals = session.arrivals, {}
+            taken, session.taken = session.taken, None
             for key, arrival in arrivals.items():
                 if key[0] >= position:
                     session.arrivals[key] = arrival
-            for arrival in arrivals.values():
+            for arrival in (*arrivals.values(), *([taken] if taken else ())):
                 self._keep_rest(session, arrival.proposal, arrival.at)
 
     def close(self, session_id: int) -> None:
@@ -165,7 +168,7 @@ class ProposalBuffer:
                 return None
             arrival = session.arrivals.pop((session.position, session.last_token_id), None)
             if arrival is not None:
-                session.is_alive = False
+                session.is_alive, session.taken = False, arrival
             return arrival
 
     def peek(self, session_id: int) -> Proposal | None:

@@ -10,7 +10,7 @@ from vllm.platforms import current_platform
 
 from specray.control.hardware import HardwareProfile, find_profile, named_profile
 from specray.control.roofline import ModelShape, Roofline
-from specray.models.size import ModelSize, read_size
+from specray.models.size import ModelSize, is_known_dtype, read_size
 
 AUTO = "auto"
 _REPEATS = 3
@@ -19,7 +19,7 @@ _LARGEST_PRODUCT = 1024
 
 
 def find_roofline(vllm_config: VllmConfig, hardware: str) -> Roofline | None:
-    """The roofline of a target; None if its device or its model's size is not known.
+    """The roofline of a target; None if its device, its model's size or a type is not known.
 
     Raises:
         InvalidConfigError: the configured hardware is not known.
@@ -31,6 +31,8 @@ def find_roofline(vllm_config: VllmConfig, hardware: str) -> Roofline | None:
         return None
     dtype = str(model.dtype).removeprefix("torch.")
     cache_dtype = str(vllm_config.cache_config.cache_dtype)
+    if not (is_known_dtype(dtype) and is_known_dtype(cache_dtype)):
+        return None
     shape = model_shape(size, dtype, dtype if cache_dtype == AUTO else cache_dtype)
     return Roofline(shape, profile, vllm_config.parallel_config.tensor_parallel_size)
 

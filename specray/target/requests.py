@@ -55,8 +55,13 @@ def names(request: Request) -> Names:
 
 
 def _needs_depth_0(params: SamplingParams) -> bool:
-    """vLLM's rejection sampler applies these to no draft position; see `workarounds`."""
-    return bool(params.logit_bias) or params.min_p > 0
+    """vLLM's rejection sampler applies these to no draft position; see `workarounds`.
+
+    Of the tokens that end a thinking budget it forces one a step at most, so that those of a longer
+    end would differ.
+    """
+    is_budgeted = params.thinking_token_budget is not None
+    return bool(params.logit_bias) or params.min_p > 0 or is_budgeted
 
 
 def _sampling_settings(params: SamplingParams) -> SamplingSettings:

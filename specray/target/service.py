@@ -128,7 +128,8 @@ class RouterStreams:
                 is_ahead = proposal.draft_time_us == 0
                 name = "outcome buffered" if is_ahead else "answer buffered"
                 self._timeline.mark(name, became=offer.value, **facts)
-            if offer is Offer.KEPT and proposal.distributions is not None:
+            is_used = offer in (Offer.KEPT, Offer.LATE)  # by when it came, not by what it says
+            if is_used and proposal.distributions is not None:
                 self._audit(router, proposal.token_ids, proposal.distributions)
         # Without a session nothing grows, and no router speaks for another's.
         self._lost.extend(i for i in frame.lost if self._buffer.holds(i, router))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ def clear_the_models_core() -> None:
     if not others:
         return
     for thread in _threads():
-        if thread != main and os.sched_getaffinity(thread) == bound:
-            os.sched_setaffinity(thread, others)
+        with suppress(OSError):  # it has ended, or a container allows none of these cores
+            if thread != main and os.sched_getaffinity(thread) == bound:
+                os.sched_setaffinity(thread, others)
 
 
 def _threads() -> Iterator[int]:

@@ -18,6 +18,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 
 VLLM_VERSION = "0.29.0"
 """The version that all of these were made for and tested with."""
@@ -28,6 +29,7 @@ def apply_to_worker() -> None:
     if current_platform.is_cpu():
         rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
     gpu_model_runner.build_logitsprocs = build_logitsprocs
+    ThinkingBudgetStateHolder.apply_to_logits = _force_in_rows_of_the_step
 
 
 def apply_to_frontend() -> None:
@@ -78,6 +80,25 @@ def build_logitsprocs(
     )
 
 
+def _force_in_rows_of_the_step(
+    self: ThinkingBudgetStateHolder,
+    logits: torch.Tensor,  # [rows, vocab]
+    predict_bonus_token: bool,
+    spec_token_ids: list[list[int]] | None,
+) -> torch.Tensor:
+    """Force the end of a thinking budget in the request's own row.
+
+    vLLM 0.29.0 lays out rows by draft tokens wherever it may speculate, also in a step without any,
+    whose rows are one a request: all that is forced then lands in the first request's.
+    """
+    configured = self.in_spec_mode
+    self.in_spec_mode = configured and (predict_bonus_token or any(spec_token_ids or ()))
+    try:
+        return _upstream_apply_to_logits(self, logits, predict_bonus_token, spec_token_ids)
+    finally:
+        self.in_spec_mode = configured
+
+
 def _accept_logit_bias(self: SamplingParams, speculative_config: SpeculativeConfig | None) -> None:
     """vLLM 0.29.0 refuses logit_bias and min_p of any request; see `build_logitsprocs`."""
 
@@ -122,5 +143,6 @@ def _split(output: EngineCoreOutput) -> Iterator[EngineCoreOutput]:
         yield msgspec.structs.replace(output, **piece)
 
 
+_upstream_apply_to_logits = ThinkingBudgetStateHolder.apply_to_logits
 _upstream_build_logitsprocs = gpu_model_runner.build_logitsprocs
 _upstream_process_outputs = OutputProcessor.process_outputs

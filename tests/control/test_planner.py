@@ -253,3 +253,15 @@ def test_what_has_been_given_up_is_not_soon_thought_well_of() -> None:
     engine.run(600)
 
     assert engine.planner.prospect.gain < 1.2
+
+
+def test_steps_in_which_nothing_runs_teach_nothing() -> None:
+    """The last request ends while drafts rest, and vLLM flushes what has ended."""
+    engine, idle = Engine(), Engine()
+    for each in (engine, idle):
+        each.run(300)
+    for _ in range(50):
+        while not idle.planner._slowdown.is_time_to_rest():
+            pass
+        idle.planner.observe_step(load(0), 0.0002)
+    assert idle.planner._slowdown.factor == engine.planner._slowdown.factor

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from specray.control.batch_cost import BatchCost
 from specray.draft.engine import DraftEngine
 from specray.draft.inbox import Arrival, Inbox
+from specray.errors import SessionRejectedError
 from specray.observability.journal import Journal
 from specray.types import (
     Commit,
@@ -33,9 +36,13 @@ class Router:
     def __init__(self, num_batches: int) -> None:
         self.inbox = Inbox(10_000)
         self.batches: list[tuple[int, ...]] = []
+        self.lost: list[int] = []
         self._num_batches = num_batches
 
     def send(self, frame: ProposalFrame) -> None:
+        self.lost += frame.lost
+        if not frame.proposals:
+            return
         self.batches.append(tuple(p.session_id for p in frame.proposals))
         if len(self.batches) == self._num_batches:
             self.inbox.close()
@@ -126,3 +133,50 @@ def test_prefills_are_fair_too() -> None:
 
     assert len(proposer.opened) == 11
     assert len(PROMPT) in proposer.opened[:2]
+
+
+class Crowded(Proposer):
+    """Has no room for session 1 any more from a chosen moment on."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+        self._evicted: list[int] = []
+
+    def commit(self, commit: Commit) -> None:
+        if commit.session_id not in self.lengths:
+            raise SessionRejectedError("not open")
+        super().commit(commit)
+        if self.moment == "commit" and commit.session_id == 2:
+            self._evict()
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        assert set(session_ids) <= set(self.lengths)
+        if self.moment == "answer":  # the first half of them is answered first
+            asked = [i for i in session_ids if i != 1]
+            self._evict()
+            return super().propose(asked)
+        return super().propose(session_ids)
+
+    def take_evicted(self) -> list[int]:
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def _evict(self) -> None:
+        if self.lengths.pop(1, None) is not None:
+            self._evicted.append(1)
+
+
+@pytest.mark.parametrize("moment", ["commit", "answer"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_session_may_lose_its_room_at_any_moment(moment: str, order: tuple[int, int]) -> None:
+    router, proposer = Router(num_batches=2), Crowded(moment)
+    engine = DraftEngine(proposer, router.inbox, Journal("test"))
+    for session_id in (1, 2):
+        engine._turn([Arrival(router, SessionFrame((opened(session_id, "t"),)), 0)])
+    router.put(*(Commit(i, len(PROMPT), (7,), 2, 0) for i in order))
+    engine.run()
+
+    assert router.lost == [1]
+    assert router.batches[-1] == (2,)
+    assert engine.stats.num_open_sessions <= 1

@@ -127,6 +127,11 @@ def test_a_token_that_the_head_lacks_leaves_its_share_to_the_model() -> None:
     np.testing.assert_allclose(mixed(experts, torch.tensor([2, 1])), [0.3, 0.7], rtol=1e-5)
 
 
+def test_a_token_that_only_the_target_knows_leaves_its_share_too() -> None:
+    experts = [Fixed([0, 99], [0.5, 0.4])]
+    np.testing.assert_allclose(mixed(experts), [2 / 3, 1 / 6, 1 / 6], rtol=1e-5)
+
+
 def test_greedy_proposals_follow_the_mixture() -> None:
     """The table's own favourite loses to what is added to the others, where something is."""
     favourite = np.eye(NUM_TOKENS)[[0, 0, 0]] * 0.4 + 0.2  # 0.6, 0.2, 0.2

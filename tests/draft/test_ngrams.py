@@ -260,6 +260,21 @@ def test_what_was_sent_ahead_is_not_answered_again(ngrams: NgramModel) -> None:
     assert {p.position for p in proposer.take_ahead()} > {after.position + 1}
 
 
+def test_an_answer_that_was_sent_ahead_is_never_followed_by_silence(ngrams: NgramModel) -> None:
+    """A router takes a draft that owes for a second for a stalled one."""
+    proposer = proposer_of(ngrams, fan_out=8)
+    proposal = begin_ahead(proposer)
+    proposer.work()
+    after = proposer.take_ahead()[0]
+    added = (*proposal.token_ids[: after.position - 3], after.last_token_id)
+    proposer.commit(Commit(1, 2, added, 2, 0))
+    proposer.leave_out(1, [(length, token) for length in range(20) for token in range(10)])
+    proposer.work()
+
+    (nothing,) = proposer.take_ahead()
+    assert (nothing.position, nothing.token_ids) == (2 + len(added), ())
+
+
 def test_what_was_not_foreseen_is_answered(ngrams: NgramModel) -> None:
     proposer = proposer_of(ngrams, fan_out=1)
     begin_ahead(proposer)

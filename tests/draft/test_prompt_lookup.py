@@ -102,3 +102,22 @@ def test_the_likelier_of_two_sources_is_believed(prompt: tuple[int, ...], expect
     found = proposer.look_up(2)
     assert found.token_ids == (expected,)
     assert found.expected_length == found.rates[0]
+
+
+def test_not_all_outcomes_are_listed_where_too_much_follows_a_token() -> None:
+    proposer = PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4))
+    text = tuple(token for follower in range(10, 16) for token in (5, follower))
+    proposer.open(OpenSession(1, text, len(text), SamplingSettings(), depth=2))
+    proposer.commit(Commit(1, len(text), (5,), depth=2, sent_at_ns=0))
+    assert not any(proposal.covers_outcomes for proposal in proposer.propose([1]))
+    proposer.commit(Commit(1, len(text) + 1, (99,), depth=2, sent_at_ns=0))
+    assert proposer.propose([1])[0].covers_outcomes
+
+
+def test_of_a_long_prompt_the_latest_tokens_are_looked_up() -> None:
+    proposer = PromptLookup(PromptLookupConfig(prompt_tokens=4))
+    proposer.open(OpenSession(1, (1, 2, 3, 5, 6, 7, 8), 7, SamplingSettings(), depth=1))
+    proposer.commit(Commit(1, 7, (1, 2), depth=1, sent_at_ns=0))
+    assert proposer.propose([1])[0].token_ids == ()
+    proposer.commit(Commit(1, 9, (5, 6), depth=1, sent_at_ns=0))
+    assert proposer.propose([1])[0].token_ids == (7,)

@@ -280,3 +280,19 @@ def play(
             table.add_draft(draft)
             held.setdefault(draft, set())
     return {}
+
+
+def test_a_draft_that_works_its_way_through_many_sessions_has_not_stalled(
+    table: SessionTable, clock: Clock
+) -> None:
+    table.remove_draft("d2", "draft_died")
+    first, second = (s.session_id for s in table.from_target("t", opens(1, 2))["d1"].opens)
+    table.from_target("t", SessionFrame(commits=(commit(1), commit(2))))
+    clock.now = 0.9
+    table.from_draft("d1", ProposalFrame((proposal(first),)))
+    clock.now = 1.8
+    assert table.stalled(1.0) == []
+    clock.now = 2.0
+    assert table.stalled(1.0) == ["d1"]
+    table.from_draft("d1", ProposalFrame((proposal(second),)))
+    assert table.stalled(1.0) == []

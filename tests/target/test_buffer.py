@@ -458,3 +458,28 @@ def test_answers_count_as_such_however_late(buffer: ProposalBuffer) -> None:
     buffer.offer(proposal(token_ids=(4, 4)), ROUTER)
     assert buffer.was_answered(1, 10)
     assert not buffer.was_answered(1, 11)
+
+
+def test_the_rest_of_a_proposal_whose_beginning_was_verified_is_kept(
+    buffer: ProposalBuffer,
+) -> None:
+    """The target took two of its tokens, accepted them, and chose the third itself."""
+    q = rows([[1, 4], [2, 4], [3, 4], [5, 4]], [[0.5, 0.5]] * 4)
+    buffer.offer(proposal(token_ids=(1, 2, 3, 5), distributions=q), ROUTER)
+    buffer.take(1)
+    buffer.advance(1, 13, 3, (1, 2, 3))
+
+    arrival = buffer.take(1)
+    assert arrival is not None
+    assert arrival.proposal.token_ids == (5,)
+    assert arrival.proposal.distributions is not None
+    assert arrival.proposal.distributions.token_ids.tolist() == [[5, 4]]
+
+
+def test_what_was_verified_and_rejected_leaves_nothing(buffer: ProposalBuffer) -> None:
+    buffer.offer(proposal(token_ids=(1, 2, 3)), ROUTER)
+    buffer.take(1)
+    buffer.advance(1, 12, 9, (1, 9))
+    assert buffer.take(1) is None
+    buffer.advance(1, 13, 3, (3,))
+    assert buffer.take(1) is None

@@ -61,6 +61,12 @@ def test_without_a_size_there_is_no_roofline(tmp_path: Any) -> None:
     assert hardware.find_roofline(config(model=str(tmp_path)), "H100") is None
 
 
+def test_without_a_types_size_there_is_no_roofline() -> None:
+    with_cache = config()
+    with_cache.cache_config.cache_dtype = "int8_per_token_head"
+    assert hardware.find_roofline(with_cache, "H100") is None
+
+
 def test_step_times_are_kept_apart_by_what_they_depend_on() -> None:
     roofline = hardware.find_roofline(config(), "H100")
     key = hardware.step_time_key(config(), roofline)

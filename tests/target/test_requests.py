@@ -86,7 +86,9 @@ def test_a_request_that_came_past_the_routers_decodes_plainly() -> None:
     assert session(extra_args=None) is None
 
 
-@pytest.mark.parametrize("params", [{"logit_bias": {3: 1.0}}, {"min_p": 0.1}])
+@pytest.mark.parametrize(
+    "params", [{"logit_bias": {3: 1.0}}, {"min_p": 0.1}, {"thinking_token_budget": 9}]
+)
 def test_what_the_rejection_sampler_can_not_do_decodes_plainly(params: dict[str, Any]) -> None:
     assert session(temperature=1.0, **params) is None
 

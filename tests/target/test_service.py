@@ -198,9 +198,10 @@ def test_a_wait_that_would_stop_the_engine_is_refused(
     assert streams.policy == SpeculationPolicy()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("is_honest", [True, False])
 def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
-    buffer: ProposalBuffer, is_honest: bool
+    buffer: ProposalBuffer, is_honest: bool, is_late: bool
 ) -> None:
     """False alarms have a probability of one in a million, whatever the seed of the draft."""
     streams = RouterStreams(buffer, SpeculationPolicy())
@@ -212,6 +213,6 @@ def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
         buffer.advance(1, position, 7)
         token = int(rng.choice(support[0], p=drawn_from))
         q = TruncatedDistributions(support, claimed)
-        receive(streams, Proposal(1, position, 7, (token,), "model", q))
+        receive(streams, Proposal(1, position - is_late, 7, (token,), "model", q))
     assert streams.trusts("r") == is_honest
     assert streams.trusts("another")

@@ -14,7 +14,12 @@ from vllm.platforms import current_platform
 from vllm.utils import cpu_triton_utils
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor
-from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, MinPLogitsProcessor
+from vllm.v1.sample.logits_processor import (
+    BUILTIN_LOGITS_PROCESSORS,
+    BatchUpdate,
+    MinPLogitsProcessor,
+)
+from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 
 from specray.target import workarounds
 from tests.target.tiny_model import CHARS, make_tokenizer
@@ -163,3 +168,27 @@ def test_upstream_still_keeps_tokens_beyond_the_stop_string() -> None:
     output = processed(workarounds._upstream_process_outputs)
     assert output.text == "one "
     assert len(output.token_ids) > len("one stop"), NO_LONGER_NEEDED
+
+
+# The end of a thinking budget.
+
+END = 9
+
+
+def forced_rows(apply: Any) -> list[int]:
+    """Where the end is forced for a second request that has spent its budget, without drafts."""
+    reasoning = SimpleNamespace(reasoning_start_token_ids=[8], reasoning_end_token_ids=[END])
+    holder = ThinkingBudgetStateHolder(reasoning, 4, 5, torch.device("cpu"), False)
+    params = SamplingParams(thinking_token_budget=2)
+    holder.sync_batch(BatchUpdate(2, removed=[], added=[(1, params, [8], [3, 4])], moved=[]))
+    holder.update_state([[1], [3, 4]], [[], []])
+    logits = apply(holder, torch.zeros(2, 20), False, [[], []])
+    return [row for row in range(2) if logits[row].argmax() == END and logits[row].max() > 0]
+
+
+def test_a_spent_thinking_budget_ends_its_own_request() -> None:
+    assert forced_rows(workarounds._force_in_rows_of_the_step) == [1]
+
+
+def test_upstream_still_ends_the_first_one() -> None:
+    assert forced_rows(workarounds._upstream_apply_to_logits) == [0], NO_LONGER_NEEDED
