@@ -23,7 +23,7 @@ import numpy as np
 
 from specray.cli.bench.report import collect_meta
 from specray.router.relay import Relay
-from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
 from specray.target.service import RouterStreams
 from specray.types import (
@@ -70,9 +70,9 @@ class Arrivals(ProposalBuffer):
         super().__init__(SUPPORT, DEPTH)
         self.proposals: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
 
-    def offer(self, proposal: Proposal, _router: str) -> Offer:
+    def offer(self, proposal: Proposal, _router: str) -> Verdict:
         self.proposals.put(proposal)
-        return Offer.LATE  # and so is not audited: that takes its time on both ways
+        return Verdict.LATE  # and so is not audited: that takes its time on both ways
 
 
 class Target:

@@ -154,7 +154,7 @@ class Planner:
         plain = self.plan((), num_plain + len(offers))
         least_gain = _LEAST_GAIN if self.is_off else 1.0
         is_worth_it = speculative.goodput > least_gain * self._slowdown.factor * plain.goodput
-        if is_ahead and is_worth_it and self._slowdown.is_time_to_rest():
+        if is_ahead and is_worth_it and self._slowdown.take_rest():
             return (0,) * len(offers)
         depths = speculative.depths if is_worth_it else (0,) * len(offers)
         self.is_off = not any(depths)

@@ -26,7 +26,7 @@ class Slowdown:
         """By which drafting stretches a step, at least 1."""
         return max(1.0, 1 / self._rested_part)
 
-    def is_time_to_rest(self) -> bool:
+    def take_rest(self) -> bool:
         """Whether nobody is to draft for the coming step; asked where somebody would."""
         self._num_steps += 1
         self.is_resting = self._num_steps > _PERIOD

@@ -71,7 +71,7 @@ class DraftAhead:
             num_fed = len(draft.token_ids) - 1
             self._followed[session.session_id] = Followed(session, flight, num_fed, True)
 
-    def expects_no_answer(self, session: ModelSession) -> bool:
+    def leave_unanswered(self, session: ModelSession) -> bool:
         """Whether the session's outcomes are better prepared for than its commit answered.
 
         True where the target has the answer already. Where answers come too late for their step,

@@ -106,7 +106,7 @@ class ModelProposer:
             partial = self._ahead.take_partial(session)
             if partial is not None:
                 answers[session.session_id] = replace(partial, source=self._source)
-            elif not (session.depth and self._ahead.expects_no_answer(session)):
+            elif not (session.depth and self._ahead.leave_unanswered(session)):
                 asking.append(session)
         rows = [row for row in self._plan(asking) if row.depth > 0]
         # Deepest first: the rows of each pass are then the first ones of the pass before.

@@ -16,7 +16,7 @@ _MAX_OUTCOMES_PER_TOKEN = 12  # continuations held for each number of accepted t
 _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
-class Offer(Enum):
+class Verdict(Enum):
     """What became of a proposal on arrival."""
 
     KEPT = "kept"
@@ -140,23 +140,23 @@ class ProposalBuffer:
             session = self._sessions.get(session_id)
             return session is not None and session.router == router
 
-    def offer(self, proposal: Proposal, router: str) -> Offer:
+    def offer(self, proposal: Proposal, router: str) -> Verdict:
         """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""
         is_valid = self.is_valid(proposal)  # outside the lock: the engine's thread waits for it
         with self._changed:
             session = self._sessions.get(proposal.session_id)
             if session is None or session.router != router:
-                return Offer.STALE
-            verdict = self._judge(session, proposal) if is_valid else Offer.INVALID
+                return Verdict.STALE
+            verdict = self._judge(session, proposal) if is_valid else Verdict.INVALID
             session.is_alive |= is_valid
             if is_valid and proposal.token_ids and session.was_at(proposal):
                 session.answered_position = max(session.answered_position, proposal.position)
             if is_valid and proposal.covers_outcomes:
                 session.note_coverage(proposal.position)
-            if verdict is Offer.KEPT:
+            if verdict is Verdict.KEPT:
                 self._keep(session, proposal)
                 self._changed.notify_all()
-            elif verdict is Offer.LATE and self._keep_rest(session, proposal, self._clock()):
+            elif verdict is Verdict.LATE and self._keep_rest(session, proposal, self._clock()):
                 self._changed.notify_all()
             return verdict
 
@@ -226,15 +226,15 @@ class ProposalBuffer:
         is_here = (session.position, session.last_token_id) in session.arrivals
         return is_here or session.covered_position == session.previous_position
 
-    def _judge(self, session: _Session, proposal: Proposal) -> Offer:
+    def _judge(self, session: _Session, proposal: Proposal) -> Verdict:
         if proposal.position < session.position:
-            return Offer.LATE
+            return Verdict.LATE
         if proposal.position > session.position + self.max_depth + 1:
-            return Offer.STALE  # beyond every outcome of the step that may be running
+            return Verdict.STALE  # beyond every outcome of the step that may be running
         is_current = proposal.position == session.position
         if is_current and proposal.last_token_id != session.last_token_id:
-            return Offer.STALE
-        return Offer.KEPT
+            return Verdict.STALE
+        return Verdict.KEPT
 
     def _keep(self, session: _Session, proposal: Proposal) -> None:
         key = (proposal.position, proposal.last_token_id)

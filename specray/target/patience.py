@@ -83,7 +83,7 @@ class Patience:
         if math.isinf(self.answer_s(max_wait_s)):
             self._miss_rate = min(self._miss_rate, _UNDECIDED)
 
-    def is_time_to_try(self) -> bool:
+    def take_trial(self) -> bool:
         """Whether to wait though it doesn't seem worth it, to learn how long answers take now."""
         if self._num_refusals < self._trial_pause:
             return False

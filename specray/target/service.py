@@ -13,7 +13,7 @@ import numpy as np
 from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
 from specray.sampling.audit import DistributionAudit, SecretScores
-from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
 from specray.types import (
     Proposal,
@@ -121,14 +121,17 @@ class RouterStreams:
         now_ns = self._clock_ns()
         for proposal in frame.proposals:
             self._time(proposal, now_ns)
-            offer = self._buffer.offer(proposal, router)
-            self._count(offer)
+            verdict = self._buffer.offer(proposal, router)
+            self._count(verdict)
             if self._timeline.is_on:
                 facts = {"at": proposal.position, "tokens": len(proposal.token_ids)}
                 is_ahead = proposal.draft_time_us == 0
                 name = "outcome buffered" if is_ahead else "answer buffered"
-                self._timeline.mark(name, became=offer.value, **facts)
-            is_used = offer in (Offer.KEPT, Offer.LATE)  # by when it came, not by what it says
+                self._timeline.mark(name, became=verdict.value, **facts)
+            is_used = verdict in (
+                Verdict.KEPT,
+                Verdict.LATE,
+            )  # by when it came, not by what it says
             if is_used and proposal.distributions is not None:
                 self._audit(router, proposal.token_ids, proposal.distributions)
         # Without a session nothing grows, and no router speaks for another's.
@@ -236,12 +239,12 @@ class RouterStreams:
         self._arrivals.draft_time.observe(draft_s)
         self._arrivals.relay_time.observe(round_trip_s - draft_s)
 
-    def _count(self, offer: Offer) -> None:
-        if offer is Offer.LATE:
+    def _count(self, verdict: Verdict) -> None:
+        if verdict is Verdict.LATE:
             self._arrivals.num_proposals_late += 1
-        elif offer is Offer.STALE:
+        elif verdict is Verdict.STALE:
             self._arrivals.num_proposals_stale += 1
-        elif offer is Offer.INVALID:
+        elif verdict is Verdict.INVALID:
             self._arrivals.num_proposals_invalid += 1
 
 

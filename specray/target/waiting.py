@@ -102,7 +102,7 @@ class Waiting:
         num_others: int,
         max_wait_s: float,
     ) -> bool:
-        if self._planner.is_probing or self._patience.is_time_to_try():
+        if self._planner.is_probing or self._patience.take_trial():
             return True
         if not self._planner.weighs_costs:
             return True

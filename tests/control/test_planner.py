@@ -261,7 +261,7 @@ def test_steps_in_which_nothing_runs_teach_nothing() -> None:
     for each in (engine, idle):
         each.run(300)
     for _ in range(50):
-        while not idle.planner._slowdown.is_time_to_rest():
+        while not idle.planner._slowdown.take_rest():
             pass
         idle.planner.observe_step(load(0), 0.0002)
     assert idle.planner._slowdown.factor == engine.planner._slowdown.factor

@@ -7,7 +7,7 @@ def run(slowdown: Slowdown, num_steps: int, resting_s: float, drafting_s: float 
     """Steps beside a draft that works ahead; returns how many it rested for."""
     num_rested = 0
     for _ in range(num_steps):
-        if slowdown.is_time_to_rest():
+        if slowdown.take_rest():
             num_rested += 1
             slowdown.observe_rest(resting_s, drafting_s)
     return num_rested

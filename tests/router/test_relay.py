@@ -12,7 +12,7 @@ from specray.errors import ProtocolError
 from specray.router.relay import Relay
 from specray.router.switch import Switch
 from specray.router.watch import Accepted
-from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
 from specray.target.service import RouterStreams
 from specray.types import (
@@ -59,9 +59,9 @@ class Proposals(ProposalBuffer):
         super().__init__(100, 4)
         self.offered: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
 
-    def offer(self, proposal: Proposal, router: str) -> Offer:
+    def offer(self, proposal: Proposal, router: str) -> Verdict:
         self.offered.put(proposal)
-        return Offer.KEPT
+        return Verdict.KEPT
 
     def holds(self, session_id: int, router: str) -> bool:
         return True

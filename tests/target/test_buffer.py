@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specray.target.buffer import Offer, ProposalBuffer
+from specray.target.buffer import ProposalBuffer, Verdict
 from specray.types import Proposal, TruncatedDistributions
 
 VOCAB_SIZE, MAX_DEPTH = 100, 4
@@ -58,7 +58,7 @@ def test_what_extends_the_request_is_taken_once(buffer: ProposalBuffer, clock: C
     clock.now = 3.0
     offered = proposal()
 
-    assert buffer.offer(offered, ROUTER) is Offer.KEPT
+    assert buffer.offer(offered, ROUTER) is Verdict.KEPT
     assert buffer.peek(1) is offered
     assert buffer.take(1) == (offered, 3.0)
     assert buffer.take(1) is None
@@ -78,33 +78,35 @@ def test_a_newer_proposal_replaces_an_older_one(buffer: ProposalBuffer) -> None:
 @pytest.mark.parametrize(
     ("offered", "verdict"),
     [
-        (proposal(position=9), Offer.LATE),
-        (proposal(position=0), Offer.LATE),
-        (proposal(position=-1), Offer.LATE),
-        (proposal(last_token_id=8), Offer.STALE),
-        (proposal(position=10 + MAX_DEPTH + 2), Offer.STALE),
-        (proposal(position=10**9), Offer.STALE),
-        (proposal(session_id=2), Offer.STALE),
-        (proposal(session_id=2**64 - 1), Offer.STALE),
-        (proposal(token_ids=(1, VOCAB_SIZE)), Offer.INVALID),
-        (proposal(token_ids=(-1,)), Offer.INVALID),
-        (proposal(token_ids=(1,), confidences=(-0.1,)), Offer.INVALID),
-        (proposal(token_ids=(1,), confidences=(1.5,)), Offer.INVALID),
-        (proposal(token_ids=(1,), confidences=(math.nan,)), Offer.INVALID),
-        (proposal(token_ids=(1,), confidences=(math.inf,)), Offer.INVALID),
-        (proposal(token_ids=(1, 2), confidences=(0.0, 1.0)), Offer.KEPT),
-        (proposal(token_ids=(2**32 - 1,)), Offer.INVALID),
-        (proposal(token_ids=(1,) * (MAX_DEPTH + 1)), Offer.INVALID),
-        (proposal(token_ids=()), Offer.KEPT),
-        (proposal(token_ids=(0, VOCAB_SIZE - 1)), Offer.KEPT),
-        (proposal(token_ids=(1,) * MAX_DEPTH), Offer.KEPT),
-        (proposal(position=10 + MAX_DEPTH + 1, last_token_id=55), Offer.KEPT),
+        (proposal(position=9), Verdict.LATE),
+        (proposal(position=0), Verdict.LATE),
+        (proposal(position=-1), Verdict.LATE),
+        (proposal(last_token_id=8), Verdict.STALE),
+        (proposal(position=10 + MAX_DEPTH + 2), Verdict.STALE),
+        (proposal(position=10**9), Verdict.STALE),
+        (proposal(session_id=2), Verdict.STALE),
+        (proposal(session_id=2**64 - 1), Verdict.STALE),
+        (proposal(token_ids=(1, VOCAB_SIZE)), Verdict.INVALID),
+        (proposal(token_ids=(-1,)), Verdict.INVALID),
+        (proposal(token_ids=(1,), confidences=(-0.1,)), Verdict.INVALID),
+        (proposal(token_ids=(1,), confidences=(1.5,)), Verdict.INVALID),
+        (proposal(token_ids=(1,), confidences=(math.nan,)), Verdict.INVALID),
+        (proposal(token_ids=(1,), confidences=(math.inf,)), Verdict.INVALID),
+        (proposal(token_ids=(1, 2), confidences=(0.0, 1.0)), Verdict.KEPT),
+        (proposal(token_ids=(2**32 - 1,)), Verdict.INVALID),
+        (proposal(token_ids=(1,) * (MAX_DEPTH + 1)), Verdict.INVALID),
+        (proposal(token_ids=()), Verdict.KEPT),
+        (proposal(token_ids=(0, VOCAB_SIZE - 1)), Verdict.KEPT),
+        (proposal(token_ids=(1,) * MAX_DEPTH), Verdict.KEPT),
+        (proposal(position=10 + MAX_DEPTH + 1, last_token_id=55), Verdict.KEPT),
     ],
 )
-def test_each_proposal_is_judged(buffer: ProposalBuffer, offered: Proposal, verdict: Offer) -> None:
+def test_each_proposal_is_judged(
+    buffer: ProposalBuffer, offered: Proposal, verdict: Verdict
+) -> None:
     assert buffer.offer(offered, ROUTER) is verdict
     taken = buffer.take(offered.session_id)
-    is_current = verdict is Offer.KEPT and offered.position == 10
+    is_current = verdict is Verdict.KEPT and offered.position == 10
     assert (taken is not None) == is_current
 
 
@@ -119,7 +121,7 @@ def test_each_proposal_is_judged(buffer: ProposalBuffer, offered: Proposal, verd
 def test_sound_distributions_are_kept(
     buffer: ProposalBuffer, distributions: TruncatedDistributions
 ) -> None:
-    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Offer.KEPT
+    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Verdict.KEPT
 
 
 @pytest.mark.parametrize(
@@ -144,21 +146,21 @@ def test_sound_distributions_are_kept(
 def test_impossible_distributions_are_not(
     buffer: ProposalBuffer, distributions: TruncatedDistributions
 ) -> None:
-    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Offer.INVALID
+    assert buffer.offer(proposal(distributions=distributions), ROUTER) is Verdict.INVALID
     assert buffer.take(1) is None
 
 
 def test_matrices_of_different_widths_are_not_kept(buffer: ProposalBuffer) -> None:
     q = TruncatedDistributions(np.array([[1, 2], [2, 3]], np.int32), np.ones((2, 1), np.float32))
 
-    assert buffer.offer(proposal(distributions=q), ROUTER) is Offer.INVALID
+    assert buffer.offer(proposal(distributions=q), ROUTER) is Verdict.INVALID
 
 
 def test_continuations_of_several_outcomes_wait_for_the_one_that_happens(
     buffer: ProposalBuffer,
 ) -> None:
     for last in (20, 21, 22):
-        assert buffer.offer(proposal(12, last, (last,)), ROUTER) is Offer.KEPT
+        assert buffer.offer(proposal(12, last, (last,)), ROUTER) is Verdict.KEPT
     assert buffer.take(1) is None
 
     buffer.advance(1, 12, 21)
@@ -207,7 +209,7 @@ def test_continuations_never_push_out_the_proposal_they_continue(buffer: Proposa
 
 
 def test_only_the_sessions_own_router_may_propose(buffer: ProposalBuffer) -> None:
-    assert buffer.offer(proposal(), "another") is Offer.STALE
+    assert buffer.offer(proposal(), "another") is Verdict.STALE
     assert buffer.peek(1) is None
     assert not buffer.take_sign_of_life(1)
     assert not buffer.holds(1, "another")
@@ -219,7 +221,7 @@ def test_a_distribution_over_more_tokens_than_any_draft_ships_is_invalid() -> No
     ids = np.arange(300)[None]
     probs = np.full((1, 300), 1 / 300)
     assert buffer.offer(proposal(token_ids=(5,), distributions=rows(ids, probs)), ROUTER) is (
-        Offer.INVALID
+        Verdict.INVALID
     )
 
 
@@ -233,7 +235,7 @@ def test_a_closed_session_is_gone(buffer: ProposalBuffer) -> None:
     assert buffer.take(1) is None
     assert buffer.peek(1) is None
     assert not buffer.take_sign_of_life(1)
-    assert buffer.offer(proposal(), ROUTER) is Offer.STALE
+    assert buffer.offer(proposal(), ROUTER) is Verdict.STALE
 
 
 @pytest.mark.parametrize(
@@ -401,7 +403,7 @@ def test_coverage_of_a_place_far_ahead_is_not_believed() -> None:
 def test_the_rest_of_a_proposal_that_came_too_late_is_kept(buffer: ProposalBuffer) -> None:
     q = rows([[1, 9], [2, 9], [3, 9]], [[0.5, 0.5], [0.6, 0.4], [0.7, 0.3]])
     buffer.advance(1, 11, 1, (1,))
-    assert buffer.offer(proposal(token_ids=(1, 2, 3), distributions=q), ROUTER) is Offer.LATE
+    assert buffer.offer(proposal(token_ids=(1, 2, 3), distributions=q), ROUTER) is Verdict.LATE
 
     arrival = buffer.take(1)
     assert arrival is not None

@@ -64,8 +64,9 @@ def run(args: argparse.Namespace) -> int:
         InvalidConfigError: the options or the config file don't fit.
         StartupError: if the service does not come up or stops answering.
     """
+    config = str(args.config or _DEFAULT)
     if args.sweep:
-        return run_sweep(args)
+        return run_sweep(args, config)
     if args.plot is not None:
         raise InvalidConfigError("--plot: draws a sweep; add --sweep")
     if args.peers or args.network:
@@ -76,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidConfigError("--only, --minutes and --plots are for --peers and --network")
     meta = collect_meta(sys.argv[1:])
     plan = make_plan(is_quick=args.quick)
-    config = str(args.config or _DEFAULT)
     if args.url is None:
         say(f"starting {config} ...")
     with run_service(config) if args.url is None else nullcontext(args.url) as url:

@@ -27,10 +27,14 @@ _METRICS_TIMEOUT_S = 5.0
 INTERRUPTED = 130  # exit code, as the shell's
 
 
-def run_sweep(args: argparse.Namespace) -> int:
+def run_sweep(args: argparse.Namespace, config: str) -> int:
     """Measures, prints tables, and writes the result and its figure.
 
     A sweep that is interrupted reports the loads that every system has met.
+
+    Args:
+        args: the command's options.
+        config: the file of the service to start.
 
     Returns:
         0, or 130 after an interruption.
@@ -45,9 +49,9 @@ def run_sweep(args: argparse.Namespace) -> int:
     cells: list[Cell] = []
     code = 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    say(f"starting {args.config} ...")
+    say(f"starting {config} ...")
     try:
-        with run_live_service(args.config) as service:
+        with run_live_service(config) as service:
             asyncio.run(_measure(service, plan, cells))
     except KeyboardInterrupt:
         code = INTERRUPTED

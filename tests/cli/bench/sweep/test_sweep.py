@@ -278,3 +278,11 @@ def test_a_faulty_option_is_named(
 ) -> None:
     assert main(["bench", *words]) == USER_ERROR
     assert message in capsys.readouterr().err
+
+
+def test_without_a_file_the_local_service_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where there is none
+    assert main(["bench", "--sweep"]) == USER_ERROR
+    assert "--config: deployments/local.yaml" in capsys.readouterr().err
