@@ -219,9 +219,9 @@ def test_health_and_metrics(lookup: Service) -> None:
     wait_until(are_all_there, 30.0)
 
 
-def test_the_page_in_a_browser(lookup: Service, tmp_path: Path) -> None:
+def test_the_page_in_a_browser(speculating: Service, tmp_path: Path) -> None:
     with browser(tmp_path / "profile") as page:
-        walk_through(page, lookup.url.removesuffix("/v1"), tmp_path)
+        walk_through(page, speculating.url.removesuffix("/v1"), tmp_path)
     assert sorted(file.name for file in tmp_path.glob("*.png")) == [
         "desktop-dark.png",
         "desktop-light.png",

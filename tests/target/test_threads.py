@@ -23,7 +23,7 @@ def test_other_threads_leave_the_core_of_the_main_one(cores: set[int]) -> None:
         "import os, threading, time\n"
         "from specray.target.threads import clear_the_models_core\n"
         f"os.sched_setaffinity(0, {{{min(cores)}}})\n"
-        "other = threading.Thread(target=time.sleep, args=(2,))\n"
+        "other = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
         "other.start()\n"
         "clear_the_models_core()\n"
         "print(sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(other.native_id)))\n"
