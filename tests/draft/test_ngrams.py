@@ -247,32 +247,34 @@ def test_what_follows_each_likely_outcome_is_sent_ahead(ngrams: NgramModel) -> N
         assert after.source == "ngram"
 
 
-def test_what_was_sent_ahead_is_not_answered_again(ngrams: NgramModel) -> None:
-    proposer = proposer_of(ngrams, fan_out=8)
+def commit_the_foreseen(proposer: NgramProposer) -> int:
+    """Lets the first outcome happen that was drafted for; the length of the request then."""
     proposal = begin_ahead(proposer)
     proposer.work()
     after = proposer.take_ahead()[0]
     added = (*proposal.token_ids[: after.position - 3], after.last_token_id)
     proposer.commit(Commit(1, 2, added, 2, 0))
+    return after.position
+
+
+def test_what_was_sent_ahead_is_not_answered_again(ngrams: NgramModel) -> None:
+    proposer = proposer_of(ngrams, fan_out=8)
+    length = commit_the_foreseen(proposer)
 
     assert proposer.propose([1]) == []
     proposer.work()
-    assert {p.position for p in proposer.take_ahead()} > {after.position + 1}
+    assert {p.position for p in proposer.take_ahead()} > {length + 1}
 
 
 def test_an_answer_that_was_sent_ahead_is_never_followed_by_silence(ngrams: NgramModel) -> None:
     """A router takes a draft that owes for a second for a stalled one."""
     proposer = proposer_of(ngrams, fan_out=8)
-    proposal = begin_ahead(proposer)
-    proposer.work()
-    after = proposer.take_ahead()[0]
-    added = (*proposal.token_ids[: after.position - 3], after.last_token_id)
-    proposer.commit(Commit(1, 2, added, 2, 0))
+    length = commit_the_foreseen(proposer)
     proposer.leave_out(1, [(length, token) for length in range(20) for token in range(10)])
     proposer.work()
 
     (nothing,) = proposer.take_ahead()
-    assert (nothing.position, nothing.token_ids) == (2 + len(added), ())
+    assert (nothing.position, nothing.token_ids) == (length, ())
 
 
 def test_what_was_not_foreseen_is_answered(ngrams: NgramModel) -> None:
