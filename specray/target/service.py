@@ -28,6 +28,8 @@ from specray.wire.timeline import OFF, Timeline
 
 logger = logging.getLogger(__name__)
 
+_USED = (Verdict.KEPT, Verdict.LATE)  # that is by when they came, not by what they say
+
 _T = TypeVar("_T")
 Deliver = Callable[[Mapping[str, ProposalFrame]], None]
 Direct = Callable[[Deliver], DirectPath]
@@ -128,11 +130,7 @@ class RouterStreams:
                 is_ahead = proposal.draft_time_us == 0
                 name = "outcome buffered" if is_ahead else "answer buffered"
                 self._timeline.mark(name, became=verdict.value, **facts)
-            is_used = verdict in (
-                Verdict.KEPT,
-                Verdict.LATE,
-            )  # by when it came, not by what it says
-            if is_used and proposal.distributions is not None:
+            if verdict in _USED and proposal.distributions is not None:
                 self._audit(router, proposal.token_ids, proposal.distributions)
         # Without a session nothing grows, and no router speaks for another's.
         self._lost.extend(i for i in frame.lost if self._buffer.holds(i, router))
