@@ -28,7 +28,7 @@ from specray.wire.timeline import OFF, Timeline
 
 logger = logging.getLogger(__name__)
 
-_USED = (Verdict.KEPT, Verdict.LATE)  # that is by when they came, not by what they say
+_USED = (Verdict.KEPT, Verdict.LATE)  # judged by when they came, not by what they say
 
 _T = TypeVar("_T")
 Deliver = Callable[[Mapping[str, ProposalFrame]], None]
