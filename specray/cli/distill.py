@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --only answers: only every N-th file from the I-th")  # fmt: skip
     add("--take-new", action="store_true",
         help="train also on answers that came since the training began")  # fmt: skip
-    add("--from", type=Path, dest="start", metavar="WORK",
-        help="go on with the layers that were trained in another work folder")  # fmt: skip
+    add("--from", type=Path, dest="start", metavar="FOLDER",
+        help="go on with layers that were trained before: another work folder, or a draft of "
+        "--layers-only")  # fmt: skip
     add("--layers-only", action="store_true",
         help="export only what was trained, in int8, instead of a whole model")  # fmt: skip
     for name in ("num_held_out", "max_answer_tokens", "top_k", "num_layers", "num_shared",

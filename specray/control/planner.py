@@ -126,20 +126,28 @@ class Planner:
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float, *, is_ahead: bool = False
+        self,
+        offers: Sequence[Offer],
+        num_plain: int,
+        wait_s: float,
+        *,
+        chance: float = 1.0,
+        is_beside: bool = False,
     ) -> tuple[int, ...]:
         """How deep the next proposals should be, given the wait for them.
 
         Some of the requests that are better off at depth 0 are tried with a short proposal now and
         then, in the same step, so that a change for the better is noticed at a bounded cost. Drafts
-        that work ahead, and so all the time, rest for a few steps now and then, to see what that
-        costs.
+        that work while the target does rest for a few steps now and then, to see what that costs.
+        It is paid whether or not a proposal comes in time, so it is weighed against what those
+        bring that do.
 
         Args:
             offers: The requests to ask for.
             num_plain: Further requests that decode.
             wait_s: For the proposals.
-            is_ahead: Whether proposals are mostly drafted ahead.
+            chance: Of a proposal that is asked for, to be there for its step.
+            is_beside: Whether drafts mostly work while the target does.
         """
         self._learn()
         self.is_probing, self.near = False, frozenset()
@@ -153,14 +161,15 @@ class Planner:
             return speculative.depths
         plain = self.plan((), num_plain + len(offers))
         least_gain = _LEAST_GAIN if self.is_off else 1.0
-        is_worth_it = speculative.goodput > least_gain * self._slowdown.factor * plain.goodput
-        if is_ahead and is_worth_it and self._slowdown.take_rest():
+        goodput = _goodput_of_both(speculative, plain, chance)
+        is_worth_it = goodput > least_gain * self._slowdown.factor * plain.goodput
+        if is_beside and is_worth_it and self._slowdown.take_rest():
             return (0,) * len(offers)
         depths = speculative.depths if is_worth_it else (0,) * len(offers)
         self.is_off = not any(depths)
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
         if not left_out:
-            self._probe_clock.reset()
+            self._probe_clock.settle()
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         probed = left_out[:_MOST_PROBED]
@@ -223,3 +232,10 @@ class Planner:
         )
         rate = self._arrivals.per_s
         return Batch(load, num_decoding, around.max_drafts, wait_s, rate)
+
+
+def _goodput_of_both(speculative: DepthPlan, plain: DepthPlan, chance: float) -> float:
+    """Commits per second of steps of which some have their proposals and the others have none."""
+    step_s = chance * speculative.step_s + (1 - chance) * plain.step_s
+    commits = chance * speculative.num_expected + (1 - chance) * plain.num_expected
+    return commits / step_s if step_s > 0 else 0.0

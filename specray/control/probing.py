@@ -3,6 +3,7 @@
 _FIRST_PAUSE_STEPS = 8  # at depth 0 before a request is tried again
 _LAST_PAUSE_STEPS = 128  # each pause doubles up to this while it stays fruitless
 _BUDGET = 0.005  # of the time: what probes may cost in the end, and more before
+_SETTLED_STEPS = 64  # with nobody left out, after which pauses begin anew
 _NOTICE_STEPS = 4  # between a probe's announcement, for drafts to catch up, and the probe
 
 
@@ -10,16 +11,25 @@ class ProbeClock:
     """Pauses that double, and grow further as far as probes are dear; in steps and their seconds.
 
     The pauses end whatever happens, so that a draft that has become useful is found out also after
-    an hour. Some steps before a probe drafts are told what was committed in the meantime.
+    an hour. What a probe has brought back and is soon given up again does not make them short again.
+    Some steps before a probe drafts are told what was committed in the meantime.
     """
 
     def __init__(self) -> None:
         self._pause_steps = _FIRST_PAUSE_STEPS
+        self._num_settled = 0  # steps with nobody left out, in a row
         self._rest()
 
     def reset(self) -> None:
-        """Nobody is left out any more: the next pause is a short one again."""
+        """What was given up is much better than thought: the next pause is a short one again."""
         self._pause_steps = _FIRST_PAUSE_STEPS
+        self._rest()
+
+    def settle(self) -> None:
+        """Note a step with nobody left out; after enough of them the next pause is a short one."""
+        self._num_settled += 1
+        if self._num_settled >= _SETTLED_STEPS:
+            self._pause_steps = _FIRST_PAUSE_STEPS
         self._rest()
 
     def tick(self, step_s: float, probe_cost_s: float) -> bool:
@@ -29,6 +39,7 @@ class ProbeClock:
             step_s: How long the step took.
             probe_cost_s: How much longer one with a probe would take.
         """
+        self._num_settled = 0
         self._num_steps += 1
         self._seconds += step_s
         steps_left = float(self._pause_steps - self._num_steps)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,8 +88,13 @@ def _jobs(
             for request in [_request(template, prompt, int(seed), is_greedy, plan)]
             if len(request.prompt) <= plan.max_prompt_tokens
         ]
-        for first in range(0, len(entries), plan.shard):
-            yield f"{split}-{first // plan.shard:05d}.npz", entries[first : first + plan.shard]
+        # Like with like, as a batch is as wide as its longest prompt; the files in any order, so
+        # that the first of them already hold all lengths.
+        entries.sort(key=lambda entry: len(entry[2].prompt))
+        shards = [entries[i : i + plan.shard] for i in range(0, len(entries), plan.shard)]
+        Random(len(shards)).shuffle(shards)
+        for number, shard in enumerate(shards):
+            yield f"{split}-{number:05d}.npz", shard
 
 
 def _request(

@@ -45,7 +45,7 @@ class DistillSettings:
     part: tuple[int, int] = (0, 1)
     layers_only: bool = False  # export what was trained, in int8, instead of a whole model
     takes_new: bool = False  # answers that came after a training run began
-    start: Path | None = None  # work folder of the distillation whose layers this one goes on with
+    start: Path | None = None  # work folder or draft with whose layers this one goes on
 
     def __post_init__(self) -> None:
         """Checks what the command line can't.
@@ -65,7 +65,7 @@ class DistillSettings:
         if self.start is not None and self.student is not None:
             raise InvalidConfigError("--from begins with trained layers: leave --student out")
         if self.start is not None and not self.start.is_dir():
-            raise InvalidConfigError(f"--from {self.start}: there is no such work folder")
+            raise InvalidConfigError(f"--from {self.start}: there is no such folder")
         if not 0 <= self.part[0] < self.part[1]:
             raise InvalidConfigError(f"--part {self.part[0]}/{self.part[1]}: I/N needs 0 <= I < N")
 

@@ -18,6 +18,7 @@ from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError
 from specray.models import check_same_tokenizer, resolve
+from specray.models.draft_layers import holds_layers, read_layers
 from specray.models.quantised import dequantise, quantise
 
 _PROBE_ROWS, _PROBE_WIDTH = 4, 96  # tokens that layers are chosen by: minutes on one core
@@ -34,7 +35,7 @@ def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
         check_same_tokenizer(settings.target, settings.student)
         write_json(work.student, {"student": resolve(settings.student)})
     elif settings.start is not None:
-        choice = _choice(WorkFolder(settings.start))
+        choice = _choice_of_before(settings.start)
         if settings.layers is not None and list(settings.layers) != choice.get("layers"):
             raise InvalidConfigError(
                 f"--layers {list(settings.layers)}: --from {settings.start} has "
@@ -88,13 +89,13 @@ def begin_from(start: Path, layers: torch.nn.ModuleList) -> None:
     """Sets the layers that are to be trained to those that another distillation has trained.
 
     Args:
-        start: the other's work folder.
+        start: the other's work folder, or the draft it has made with --layers-only.
         layers: without the shared prefix.
 
     Raises:
         InvalidConfigError: nothing was trained there, or other layers were.
     """
-    trained = trained_layers(WorkFolder(start))
+    trained = _layers_of_before(start)
     try:
         for layer, weights in zip(layers, trained.values(), strict=True):
             layer.load_state_dict(weights)
@@ -128,6 +129,18 @@ def _choice(work: WorkFolder) -> dict[str, Any]:
             f"--work {work.path}: no student was chosen; run `specray distill` with --only student"
         )
     return json.loads(work.student.read_text("utf-8"))
+
+
+def _choice_of_before(start: Path) -> dict[str, Any]:
+    if holds_layers(start):
+        return {"layers": list(read_layers(start).cut_from)}
+    return _choice(WorkFolder(start))
+
+
+def _layers_of_before(start: Path) -> dict[int, dict[str, Tensor]]:
+    if holds_layers(start):
+        return dict(sorted(read_layers(start).trained.items()))
+    return trained_layers(WorkFolder(start))
 
 
 def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Candidate]:

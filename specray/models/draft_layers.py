@@ -38,6 +38,11 @@ def write_layers(layers: DraftLayers, facts: dict[str, Any], folder: Path) -> No
     (folder / DRAFT_FACTS).write_text(json.dumps(facts) + "\n", "utf-8")
 
 
+def holds_layers(folder: Path) -> bool:
+    """Whether `write_layers` wrote into this folder."""
+    return (folder / _WEIGHTS).is_file()
+
+
 def read_layers(folder: Path) -> DraftLayers:
     """What `write_layers` wrote, as float32."""
     with safe_open(folder / _WEIGHTS, "pt") as file:

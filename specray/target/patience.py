@@ -8,8 +8,11 @@ from specray.target.session import Session
 
 _PATIENT_MISSES = 2  # in a row; nobody waits for a session any longer until it answers
 _GAIN = 0.05  # of each commit, in how many are missed and how long is waited for those
+_LOST_GAIN = 0.03  # of each commit, in how many steps begin without its proposal
+_LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
+_RELIEF = 0.95  # of the rate of lost proposals, kept at each trial
 _UNDECIDED, _HARDLY_A_HIT = 0.75, 0.9  # rates of misses: to begin with, and too high to count on
-_MOSTLY = 0.6  # of commits missed, at most, where drafts are said to work ahead
+_MOSTLY = 0.6  # of commits, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
@@ -26,6 +29,7 @@ class Patience:
         self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
         self._miss_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
         self._refusal_rate = 0.0  # of the misses, how many were not worth a wait
+        self._lost_rate = 0.0  # of commits, whose step began without a proposal
         self._num_refusals = 0  # since the latest wait or trial
         self._trial_pause = _FIRST_TRIAL
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
@@ -42,9 +46,14 @@ class Patience:
         return self._miss_rate * (1 - self._refusal_rate) * waited_s
 
     @property
-    def is_ahead(self) -> bool:
-        """Whether proposals are mostly there before their commits."""
-        return self._miss_rate < _MOSTLY
+    def chance(self) -> float:
+        """Of a proposal that is asked for, to be there for its step; more than 0."""
+        return max(_LEAST_CHANCE, 1 - self._lost_rate)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether drafts mostly work while the target does, not while it waits for them."""
+        return self._miss_rate * (1 - self._refusal_rate) < _MOSTLY
 
     def answer_s(self, max_wait_s: float) -> float:
         """From a commit to its answer; infinite when no step waits for so long."""
@@ -70,16 +79,25 @@ class Patience:
     def observe_answer(self, session: Session, arrived: float) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead."""
         is_miss = arrived > session.committed_at
-        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
+        self._observe_commit(is_miss=is_miss, is_lost=False)
         if is_miss:
             self._latency.observe(arrived - session.committed_at)
 
     def observe_miss(self) -> None:
         """A step begins without a proposal that is due."""
-        self._miss_rate += _GAIN * (1 - self._miss_rate)
+        self._observe_commit(is_miss=True, is_lost=True)
+
+    def observe_unforeseen(self) -> None:
+        """A draft ahead had nothing for the session's commit, and has said that it won't have."""
+        self._observe_commit(is_miss=False, is_lost=True)
+
+    def _observe_commit(self, *, is_miss: bool, is_lost: bool) -> None:
+        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
+        self._lost_rate += _LOST_GAIN * (is_lost - self._lost_rate)
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
+        self._lost_rate *= _RELIEF
         if math.isinf(self.answer_s(max_wait_s)):
             self._miss_rate = min(self._miss_rate, _UNDECIDED)
 

@@ -210,7 +210,8 @@ class Speculation:
             offers,
             num_others,
             self._patience.expected_wait_s(self._max_wait_s()),
-            is_ahead=self._patience.is_ahead,
+            chance=self._patience.chance,
+            is_beside=self._patience.is_beside,
         )
         self._is_drafting = any(depths)
         if self._planner.is_probing:
@@ -243,7 +244,7 @@ class Speculation:
             if arrival is not None:
                 self._patience.observe_answer(session, arrival.at)
             elif is_covered:
-                self._patience.observe_answer(session, session.committed_at)
+                self._patience.observe_unforeseen()
             else:
                 self._patience.observe_miss()
                 self._counters.stats.num_misses += 1

@@ -64,6 +64,20 @@ def test_answers_come_back_as_they_were(tmp_path: Path, offset: int) -> None:
         assert np.array_equal(found.top_logprobs, wanted.top_logprobs)
 
 
+def test_prompts_of_one_length_are_answered_together(tmp_path: Path) -> None:
+    prompts = [
+        Prompt(f"p{i}", "chat", "train", [{"role": "user", "content": "x" * (37 * i % 48)}])
+        for i in range(48)
+    ]
+    work = WorkFolder(tmp_path)
+
+    answer_prompts(prompts, AnswerPlan(2, shard=8), work, read_template(make_tokenizer()), Echo())
+
+    shards = [[len(a.prompt_ids) for a in load_shard(p)] for p in find_shards(work, "train")]
+    assert all(max(lengths) - min(lengths) == 3 for lengths in shards)
+    assert [min(lengths) for lengths in shards] != sorted(min(lengths) for lengths in shards)
+
+
 def test_each_prompt_is_answered_both_ways(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path)
 

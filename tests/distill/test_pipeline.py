@@ -142,6 +142,23 @@ def test_a_training_goes_on_with_what_another_has_learnt(
     assert all(torch.allclose(begun[name], weight, atol=1e-6) for name, weight in learnt.items())
 
 
+def test_a_training_goes_on_with_a_drafts_layers(made: DistillSettings, tmp_path: Path) -> None:
+    layers = tmp_path / "layers"
+    run(dataclasses.replace(made, out=layers, layers_only=True), "export")
+    settings = dataclasses.replace(
+        made, out=tmp_path / "draft", work=tmp_path / "work", start=layers, tokens=1, rate=1e-9
+    )
+
+    run(settings)
+
+    begun, learnt = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (settings.out, made.out)
+    )
+    rounding = 0.02  # of int8
+    assert all(torch.allclose(begun[name], weight, atol=rounding) for name, weight in learnt.items())
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

@@ -89,7 +89,13 @@ class StubbornPlanner(Planner):
         return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0)
 
     def wanted_depths(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float, *, is_ahead: bool = False
+        self,
+        offers: Sequence[Offer],
+        num_plain: int,
+        wait_s: float,
+        *,
+        chance: float = 1.0,
+        is_beside: bool = False,
     ) -> tuple[int, ...]:
         return tuple(offer.max_depth for offer in offers)
 

@@ -128,6 +128,7 @@ class World:
         self.step_s = STEP_S
         self.token_s = TOKEN_S
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
+        self.model_quality = 1.0  # of that, for models
         self.answer: Answer = perfect
         self.token_at: Callable[[int], int] = lambda position: position % 100  # the target's own
         self.num_used: list[int] = []  # proposals, by step
@@ -181,6 +182,8 @@ class World:
     def _verify(self, session_id: int, proposal: Proposal | None) -> None:
         token_ids = proposal.token_ids if proposal is not None else ()
         num_accepted = round(self.quality * len(token_ids))
+        if proposal is not None and proposal.source == "model":
+            num_accepted = round(self.model_quality * num_accepted)
         if proposal is not None:
             self.speculation.observe_verification(
                 session_id, proposal.source, len(token_ids), num_accepted
@@ -987,6 +990,39 @@ def test_a_draft_that_slows_the_target_down_more_than_it_brings_rests(
 
     used = sum(world.num_used[-300:])
     assert used > 270 if is_worth_it else used < 45
+
+
+@pytest.mark.parametrize(("num_foreseen", "is_worth_it"), [(1, False), (8, True)])
+def test_what_a_draft_slows_down_is_weighed_against_what_comes_in_time(
+    world: World, num_foreseen: int, is_worth_it: bool
+) -> None:
+    """Of twelve commits the draft has foreseen so many, and can't answer the others in time."""
+    session = world.open(max_depth=1)
+    world.latency_s = 0.5
+    ahead(world, 1, hit=lambda number: number % 12 < num_foreseen)
+    for _ in range(900):
+        world.step_s = STEP_S * (1.15 if session.wanted_depth else 1.0)
+        world.step()
+
+    used = sum(world.num_used[-300:])
+    assert used > 130 if is_worth_it else used < 15
+
+
+def test_copies_do_not_pay_for_a_draft_that_is_late(world: World) -> None:
+    """Eight requests copy from their own texts, so that none is worth a wait for the draft."""
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.token_at, world.answer = five, periodic
+    world.model_quality = 0.4
+    world.latency_s = 0.019
+    sessions = [world.open() for _ in range(8)]
+    is_drafting = []
+    for _ in range(900):
+        is_drafting.append(any(session.wanted_depth for session in sessions))
+        world.step_s = STEP_S * (1.06 if is_drafting[-1] else 1.0)
+        world.step()
+
+    assert sum(is_drafting[-600:]) < 60
+    assert sum(world.num_used[-600:]) > 8 * 590
 
 
 @pytest.fixture
