@@ -11,7 +11,7 @@ class ProbeClock:
     """Pauses that double, and grow further as far as probes are dear; in steps and their seconds.
 
     The pauses end whatever happens, so that a draft that has become useful is found out also after
-    an hour. What a probe has brought back and is soon given up again does not make them short again.
+    an hour. What a probe has brought back and is soon given up again does not make them short.
     Some steps before a probe drafts are told what was committed in the meantime.
     """
 

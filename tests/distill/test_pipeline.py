@@ -156,7 +156,9 @@ def test_a_training_goes_on_with_a_drafts_layers(made: DistillSettings, tmp_path
         for folder in (settings.out, made.out)
     )
     rounding = 0.02  # of int8
-    assert all(torch.allclose(begun[name], weight, atol=rounding) for name, weight in learnt.items())
+    assert all(
+        torch.allclose(begun[name], weight, atol=rounding) for name, weight in learnt.items()
+    )
 
 
 @pytest.mark.parametrize(

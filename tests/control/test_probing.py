@@ -1,0 +1,50 @@
+from specray.control.probing import ProbeClock
+
+
+def pause_steps(clock: ProbeClock) -> int:
+    """Steps with somebody left out until the next probe."""
+    steps = 1
+    while not clock.tick(0.05, 0.0):
+        steps += 1
+    return steps
+
+
+def settle(clock: ProbeClock, num_steps: int) -> None:
+    for _ in range(num_steps):
+        clock.settle()
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    clock = ProbeClock()
+
+    pauses = [pause_steps(clock) for _ in range(7)]
+
+    assert pauses[:3] == [8, 16, 32]
+    assert pauses[-1] == pauses[-2] == 128
+
+
+def test_what_is_soon_given_up_again_is_not_tried_sooner() -> None:
+    clock = ProbeClock()
+    for _ in range(5):
+        pause_steps(clock)
+        settle(clock, 10)
+
+    assert pause_steps(clock) == 128
+
+
+def test_what_lasted_is_missed_soon() -> None:
+    clock = ProbeClock()
+    for _ in range(7):
+        pause_steps(clock)
+    settle(clock, 100)
+
+    assert pause_steps(clock) == 8
+
+
+def test_a_surprise_shortens_the_pause_at_once() -> None:
+    clock = ProbeClock()
+    for _ in range(7):
+        pause_steps(clock)
+    clock.reset()
+
+    assert pause_steps(clock) == 8
