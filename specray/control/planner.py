@@ -1,5 +1,6 @@
 """The fast loop: from what was measured to the depths of the next step."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -161,7 +162,7 @@ class Planner:
             return speculative.depths
         plain = self.plan((), num_plain + len(offers))
         least_gain = _LEAST_GAIN if self.is_off else 1.0
-        goodput = _goodput_of_both(speculative, plain, chance)
+        goodput = _goodput_of_both(speculative, plain, chance, wait_s)
         is_worth_it = goodput > least_gain * self._slowdown.factor * plain.goodput
         if is_beside and is_worth_it and self._slowdown.take_rest():
             return (0,) * len(offers)
@@ -169,7 +170,8 @@ class Planner:
         self.is_off = not any(depths)
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
         if not left_out:
-            self._probe_clock.settle()
+            if any(depths):
+                self._probe_clock.settle()
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         probed = left_out[:_MOST_PROBED]
@@ -234,8 +236,16 @@ class Planner:
         return Batch(load, num_decoding, around.max_drafts, wait_s, rate)
 
 
-def _goodput_of_both(speculative: DepthPlan, plain: DepthPlan, chance: float) -> float:
-    """Commits per second of steps of which some have their proposals and the others have none."""
-    step_s = chance * speculative.step_s + (1 - chance) * plain.step_s
+def _goodput_of_both(
+    speculative: DepthPlan, plain: DepthPlan, chance: float, wait_s: float
+) -> float:
+    """Commits per second of steps of which some have their proposals and the others have none.
+
+    The wait is one that is lost on average, and part of the speculative plan.
+    """
+    if math.isinf(wait_s):
+        return 0.0
+    drafted_s = speculative.step_s - wait_s
+    step_s = wait_s + chance * drafted_s + (1 - chance) * plain.step_s
     commits = chance * speculative.num_expected + (1 - chance) * plain.num_expected
     return commits / step_s if step_s > 0 else 0.0

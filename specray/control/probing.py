@@ -26,11 +26,13 @@ class ProbeClock:
         self._rest()
 
     def settle(self) -> None:
-        """Note a step with nobody left out; after enough of them the next pause is a short one."""
+        """Note a step with nobody left out; the pause that it interrupts goes on after it.
+
+        After enough of them the next pause is a short one.
+        """
         self._num_settled += 1
         if self._num_settled >= _SETTLED_STEPS:
-            self._pause_steps = _FIRST_PAUSE_STEPS
-        self._rest()
+            self.reset()
 
     def tick(self, step_s: float, probe_cost_s: float) -> bool:
         """Note a step with somebody left out; whether it is time for a probe.

@@ -10,8 +10,8 @@ _RELIEF = 0.95  # of what is known to be lost, kept at each trial
 class Slowdown:
     """How much longer steps take while drafts work, learnt by resting them for a few steps.
 
-    A draft that works ahead is busy all the time. On cores and a memory of its own that costs the
-    target nothing; beside the target it may cost more than it brings.
+    A draft that works ahead, or is not waited for, is busy all the time. On cores and a memory of
+    its own that costs the target nothing; beside the target it may cost more than it brings.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ def _jobs(
             if len(request.prompt) <= plan.max_prompt_tokens
         ]
         # Like with like, as a batch is as wide as its longest prompt; the files in any order, so
-        # that the first of them already hold all lengths.
+        # that the first few already hold all lengths.
         entries.sort(key=lambda entry: len(entry[2].prompt))
         shards = [entries[i : i + plan.shard] for i in range(0, len(entries), plan.shard)]
         Random(len(shards)).shuffle(shards)

@@ -1,6 +1,7 @@
 """Step (c): the student is chosen, and noted; later steps load it from the note."""
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from specray.models.draft_layers import holds_layers, read_layers
 from specray.models.quantised import dequantise, quantise
 
 _PROBE_ROWS, _PROBE_WIDTH = 4, 96  # tokens that layers are chosen by: minutes on one core
+_PROBE_SHARDS, _PER_SHARD = 8, 16  # answers of which these are; a shard's prompts are of one length
 
 
 def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
@@ -134,7 +136,13 @@ def _choice(work: WorkFolder) -> dict[str, Any]:
 def _choice_of_before(start: Path) -> dict[str, Any]:
     if holds_layers(start):
         return {"layers": list(read_layers(start).cut_from)}
-    return _choice(WorkFolder(start))
+    work = WorkFolder(start)
+    if not work.student.is_file():
+        raise InvalidConfigError(
+            f"--from {start}: neither a work folder in which a student was chosen nor a draft that "
+            "was made with --layers-only"
+        )
+    return _choice(work)
 
 
 def _layers_of_before(start: Path) -> dict[int, dict[str, Tensor]]:
@@ -152,7 +160,7 @@ def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Ca
         )
     dtype = fast_dtype(settings.device) or torch.float32
     model = load_model(settings.target, settings.device, dtype)
-    answers = list(load_shard(shards[0]))
+    answers = [a for shard in shards[:_PROBE_SHARDS] for a in islice(load_shard(shard), _PER_SHARD)]
     texts = [[*a.prompt_ids.tolist(), *a.token_ids.tolist()] for a in answers]
     longest = sorted(texts, key=len)[-_PROBE_ROWS:]
     width = min(_PROBE_WIDTH, len(longest[0]))

@@ -18,12 +18,12 @@ import torch
 
 from specray.draft.ahead_pass import AheadPass
 from specray.draft.branch import Branch
-from specray.draft.followed import Followed, Outcome
+from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession
-from specray.draft.outcomes import InFlight, OutcomeModel
+from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.rollout import Draft
 from specray.types import Commit, Proposal, TruncatedDistributions
 

@@ -7,11 +7,8 @@ import numpy as np
 from specray.draft.attention import CachedRow
 from specray.draft.branch import Branch
 from specray.draft.model_session import ModelSession
-from specray.draft.outcomes import Floats, InFlight
+from specray.draft.outcomes import Floats, InFlight, Outcome
 from specray.types import TruncatedDistributions
-
-Outcome = tuple[int, int]
-"""The length of a request after a commit, and its last token."""
 
 
 @dataclass(slots=True, eq=False)

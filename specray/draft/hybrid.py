@@ -18,6 +18,7 @@ from specray.control.acceptance import (
     request_acceptance,
     source_acceptance,
 )
+from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
 from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
 from specray.draft.session import Session
@@ -39,8 +40,8 @@ class _State:
 
     acceptance: AcceptanceRate = field(default_factory=request_acceptance)  # of the model's tokens
     sent: _Sent | None = None
-    pushed: frozenset[tuple[int, int]] = frozenset()  # outcomes that a look-up has answered ahead
-    ahead: dict[tuple[int, int], Proposal] = field(default_factory=dict)  # and those of the model
+    pushed: frozenset[Outcome] = frozenset()  # outcomes that a look-up has answered ahead
+    ahead: dict[Outcome, Proposal] = field(default_factory=dict)  # and those of the model
 
 
 class HybridProposer:
@@ -136,7 +137,7 @@ class HybridProposer:
         if isinstance(self._model, LimitsFanOut):
             self._model.limit_fan_out(most)
 
-    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
         """See `DraftsAhead`."""
         if isinstance(self._model, DraftsAhead):
             self._model.leave_out(session_id, outcomes)

@@ -9,11 +9,11 @@ import torch
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
-from specray.draft.followed import Outcome
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession, SessionStore
+from specray.draft.outcomes import Outcome
 from specray.draft.rollout import Rollout
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError

@@ -16,14 +16,11 @@ import numpy as np
 
 from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
 from specray.draft.ngram_model import NgramModel
-from specray.draft.outcomes import InFlight, OutcomeModel
+from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.session import Session, unknown_session
 from specray.types import Commit, OpenSession, Proposal
 
 _LEAST_PROBABILITY = 0.003  # of an outcome that is worth its bytes, as of a model's
-
-Outcome = tuple[int, int]
-"""The length of a request after a commit, and its last token."""
 
 
 class _Choice(NamedTuple):

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from specray.types import SamplingSettings, TruncatedDistributions
 
 Floats = NDArray[np.floating[Any]]
+Outcome = tuple[int, int]
+"""The length of a request after a commit, and its last token."""
 
 _NUM_CONFIDENCES = 10  # buckets of a token's probability, all as wide
 _NUM_SHARES = 12  # buckets of a share: 1 to 1/2, 1/2 to 1/4, ...; the last takes the rest

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
+from specray.draft.outcomes import Outcome
 from specray.types import Commit, OpenSession, Proposal
 
 
@@ -67,7 +68,7 @@ class DraftsAhead(Protocol):
         """What `work` has drafted for outcomes that are not yet known, since the last call."""
         ...
 
-    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
         """Drafts nothing for these outcomes of the session's next commit.
 
         Args:

@@ -13,6 +13,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from specray.draft.outcomes import Outcome
 from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
@@ -132,7 +133,7 @@ class TranslatedProposer:
             self._written(proposal) for proposal in ahead if proposal.session_id in self._lengths
         ]
 
-    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
         """See `DraftsAhead`."""
         lengths = self._lengths.get(session_id)
         if lengths is None or not isinstance(self._proposer, DraftsAhead):

@@ -8,11 +8,11 @@ from specray.target.session import Session
 
 _PATIENT_MISSES = 2  # in a row; nobody waits for a session any longer until it answers
 _GAIN = 0.05  # of each commit, in how many are missed and how long is waited for those
-_LOST_GAIN = 0.03  # of each commit, in how many steps begin without its proposal
+_STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
-_RELIEF = 0.95  # of the rate of lost proposals, kept at each trial
+_RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _UNDECIDED, _HARDLY_A_HIT = 0.75, 0.9  # rates of misses: to begin with, and too high to count on
-_MOSTLY = 0.6  # of commits, at most, that are waited for where drafts work beside the target
+_MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
@@ -29,7 +29,8 @@ class Patience:
         self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
         self._miss_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
         self._refusal_rate = 0.0  # of the misses, how many were not worth a wait
-        self._lost_rate = 0.0  # of commits, whose step began without a proposal
+        self._lost_rate = 0.0  # of proposals, which their step began without
+        self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
         self._num_refusals = 0  # since the latest wait or trial
         self._trial_pause = _FIRST_TRIAL
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
@@ -53,7 +54,7 @@ class Patience:
     @property
     def is_beside(self) -> bool:
         """Whether drafts mostly work while the target does, not while it waits for them."""
-        return self._miss_rate * (1 - self._refusal_rate) < _MOSTLY
+        return self._awaited_rate < _MOSTLY
 
     def answer_s(self, max_wait_s: float) -> float:
         """From a commit to its answer; infinite when no step waits for so long."""
@@ -79,21 +80,33 @@ class Patience:
     def observe_answer(self, session: Session, arrived: float) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead."""
         is_miss = arrived > session.committed_at
-        self._observe_commit(is_miss=is_miss, is_lost=False)
+        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
         if is_miss:
             self._latency.observe(arrived - session.committed_at)
 
     def observe_miss(self) -> None:
         """A step begins without a proposal that is due."""
-        self._observe_commit(is_miss=True, is_lost=True)
+        self._miss_rate += _GAIN * (1 - self._miss_rate)
 
-    def observe_unforeseen(self) -> None:
-        """A draft ahead had nothing for the session's commit, and has said that it won't have."""
-        self._observe_commit(is_miss=False, is_lost=True)
+    def observe_step(
+        self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool
+    ) -> None:
+        """A step begins; its proposals share their fate, so that they count as one.
 
-    def _observe_commit(self, *, is_miss: bool, is_lost: bool) -> None:
-        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
-        self._lost_rate += _LOST_GAIN * (is_lost - self._lost_rate)
+        Args:
+            num_due: proposals that were asked for.
+            num_lost: those of them that are not there, or are empty.
+            num_awaited: those that the step was held back for.
+            is_trial: whether they were asked for just to see; a draft that only helps when it is
+                ahead can't be, so that what it loses says nothing.
+        """
+        if num_due == 0:
+            return
+        if not is_trial:
+            self._lost_rate += _STEP_GAIN * (num_lost / num_due - self._lost_rate)
+            self._awaited_rate += _STEP_GAIN * (num_awaited / num_due - self._awaited_rate)
+        elif num_lost == 0:
+            self._lost_rate *= _GREAT_RELIEF
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""

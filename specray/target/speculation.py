@@ -52,7 +52,12 @@ class Speculation:
         self._stop_gap = StopGap()
         self._sessions: dict[int, Session] = {}
         self._is_drafting = False  # whether the latest commits asked for proposals
-        self.has_waited = False  # whether the coming step was held back for proposals
+        self._num_awaited = 0  # proposals that the coming step was held back for
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the coming step was held back for proposals."""
+        return self._num_awaited > 0
 
     # The life of a session.
 
@@ -122,7 +127,7 @@ class Speculation:
                 if (proposal := self._find_stop_gap(session)) is not None
             }
             wait = self._waiting.begin(sessions, missing, stop_gaps, num_others, self._max_wait_s())
-        self.has_waited = wait is not None
+        self._num_awaited = len(wait.awaited) if wait is not None else 0
         return wait
 
     def end_wait(self, wait: Wait) -> None:
@@ -133,6 +138,7 @@ class Speculation:
         """The proposals that the coming step verifies, of those that are here."""
         self._note_losses()
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
+        self._note_due(sessions)
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
@@ -233,6 +239,15 @@ class Speculation:
         self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
         session.is_due = False
 
+    def _note_due(self, sessions: Sequence[Session]) -> None:
+        """Learn how many of the proposals that were asked for are there for their step."""
+        due = [session for session in sessions if session.is_due]
+        there = [self._buffer.peek(session.session_id) for session in due]
+        num_lost = sum(proposal is None or not proposal.token_ids for proposal in there)
+        self._patience.observe_step(
+            len(due), num_lost, self._num_awaited, is_trial=self._planner.is_probing
+        )
+
     def _take(self, session: Session) -> Proposal | None:
         """The session's proposal, or else a copy; not where the draft says that there is none."""
         arrival = self._buffer.take(session.session_id)
@@ -244,7 +259,7 @@ class Speculation:
             if arrival is not None:
                 self._patience.observe_answer(session, arrival.at)
             elif is_covered:
-                self._patience.observe_unforeseen()
+                self._patience.observe_answer(session, session.committed_at)
             else:
                 self._patience.observe_miss()
                 self._counters.stats.num_misses += 1

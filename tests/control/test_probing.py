@@ -41,6 +41,17 @@ def test_what_lasted_is_missed_soon() -> None:
     assert pause_steps(clock) == 8
 
 
+def test_what_lasts_for_a_step_only_puts_no_probe_off() -> None:
+    clock = ProbeClock()
+    for _ in range(7):
+        pause_steps(clock)
+    for _ in range(100):
+        clock.tick(0.05, 0.0)
+    settle(clock, 1)
+
+    assert pause_steps(clock) == 28
+
+
 def test_a_surprise_shortens_the_pause_at_once() -> None:
     clock = ProbeClock()
     for _ in range(7):

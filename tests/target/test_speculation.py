@@ -992,20 +992,63 @@ def test_a_draft_that_slows_the_target_down_more_than_it_brings_rests(
     assert used > 270 if is_worth_it else used < 45
 
 
-@pytest.mark.parametrize(("num_foreseen", "is_worth_it"), [(1, False), (8, True)])
+@pytest.mark.parametrize(("num_foreseen", "is_worth_it"), [(1, False), (2, False), (8, True)])
 def test_what_a_draft_slows_down_is_weighed_against_what_comes_in_time(
     world: World, num_foreseen: int, is_worth_it: bool
 ) -> None:
-    """Of twelve commits the draft has foreseen so many, and can't answer the others in time."""
+    """Of twenty commits the draft has foreseen so many, and can't answer the others in time."""
     session = world.open(max_depth=1)
     world.latency_s = 0.5
-    ahead(world, 1, hit=lambda number: number % 12 < num_foreseen)
-    for _ in range(900):
-        world.step_s = STEP_S * (1.15 if session.wanted_depth else 1.0)
+    ahead(world, 1, hit=lambda number: number % 20 < num_foreseen)
+    is_drafting = []
+    for _ in range(1500):
+        is_drafting.append(session.wanted_depth > 0)
+        world.step_s = STEP_S * (1.2 if is_drafting[-1] else 1.0)
         world.step()
 
-    used = sum(world.num_used[-300:])
-    assert used > 130 if is_worth_it else used < 15
+    num_drafting = sum(is_drafting[-600:])
+    assert num_drafting > 550 if is_worth_it else num_drafting < 100
+
+
+@pytest.mark.parametrize("num_sessions", [1, 32])
+def test_a_step_without_its_proposals_is_no_reason_to_give_up(
+    world: World, num_sessions: int
+) -> None:
+    sessions = [world.open(max_depth=1) for _ in range(num_sessions)]
+    is_silent = False
+
+    def answer(commit: Commit, tokens: tuple[int, ...]) -> None:
+        if not is_silent:
+            world.buffer.offer(short(commit, tokens), "r")
+
+    world.answer = answer
+    is_drafting = []
+    for number in range(900):
+        is_silent = number % 60 == 0
+        is_drafting.append(any(session.wanted_depth for session in sessions))
+        world.step_s = STEP_S * (1.3 if is_drafting[-1] else 1.0)
+        world.step()
+
+    assert sum(is_drafting[-600:]) > 550
+
+
+def test_empty_answers_are_no_proposals(world: World) -> None:
+    """Of 32 requests the draft has room for two; what they gain is less than all of them lose."""
+    sessions = [world.open(max_depth=1) for _ in range(32)]
+
+    def answer(commit: Commit, tokens: tuple[int, ...]) -> None:
+        proposal = short(commit, tokens)
+        has_room = commit.session_id <= 2
+        world.buffer.offer(proposal if has_room else replace(proposal, token_ids=()), "r")
+
+    world.answer = answer
+    is_drafting = []
+    for _ in range(1500):
+        is_drafting.append(any(session.wanted_depth for session in sessions))
+        world.step_s = STEP_S * (1.2 if is_drafting[-1] else 1.0)
+        world.step()
+
+    assert sum(is_drafting[-600:]) < 100
 
 
 def test_copies_do_not_pay_for_a_draft_that_is_late(world: World) -> None:
