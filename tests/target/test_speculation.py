@@ -1026,7 +1026,7 @@ def test_a_step_without_its_proposals_is_no_reason_to_give_up(
     for number in range(900):
         is_silent = number % 60 == 0
         is_drafting.append(any(session.wanted_depth for session in sessions))
-        world.step_s = STEP_S * (1.3 if is_drafting[-1] else 1.0)
+        world.step_s = STEP_S * (1.2 if is_drafting[-1] else 1.0)
         world.step()
 
     assert sum(is_drafting[-600:]) > 550
