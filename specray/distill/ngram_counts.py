@@ -18,7 +18,7 @@ MAX_ORDER = 4
 _TOP = 12  # of the target's tokens at a position
 _LEAST_SHARE = 0.004
 _PULL = 2.0  # observations that the order below counts for
-_MOST_CONTEXTS = (1 << 15, 1 << 16, 1 << 15, 1 << 14)  # by order; the most frequent stay
+_MOST_CONTEXTS = (1 << 16, 1 << 17, 1 << 17, 1 << 16)  # by order; the most frequent stay
 _LEAST_SEEN = (1, 1, 2, 2)  # by order
 _MOST_FOLLOWERS = (24, 10, 6, 4)  # by order
 
