@@ -19,6 +19,7 @@ _GOODPUT = GoodputRule()
 PROBE_DEPTH = 2
 _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
+_OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
@@ -61,6 +62,7 @@ class Planner:
         self._surroundings = Surroundings()
         self._verifications: list[Verification] = []  # of the step that has just ended
         self._probe_clock = ProbeClock()
+        self._probed_load = 1  # requests for which the clock's pauses have grown
         self._step_s = 0.0
         self._num_wanted = 0  # times that depths were wanted
         self._has_verified = False  # since the latest look ahead
@@ -174,6 +176,7 @@ class Planner:
                 self._probe_clock.settle()
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
+        self._heed_load(len(offers) + num_plain)
         probed = left_out[:_MOST_PROBED]
         cost_s = self._probe_cost_s(len(probed), len(offers) + num_plain, wait_s)
         self.is_probing = self._probe_clock.tick(self._step_s, cost_s)
@@ -183,6 +186,13 @@ class Planner:
         self._slowdown.relieve()
         tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}
         return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
+
+    def _heed_load(self, num_decoding: int) -> None:
+        """What did not pay for many requests may for few, and the other way round."""
+        less, more = sorted((num_decoding, self._probed_load))
+        if more >= _OTHER_LOAD * less:
+            self._probed_load = num_decoding
+            self._probe_clock.reset()
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
         """Compares speculation without waits to plain decoding: what more drafts might bring."""

@@ -35,6 +35,11 @@ class Engine:
         self._depths = (0,) * num_requests
         self._rng = random.Random(0)
 
+    def leave(self, num_requests: int) -> None:
+        """Only so many go on."""
+        self.acceptances = self.acceptances[:num_requests]
+        self._depths = self._depths[:num_requests]
+
     def run(self, num_steps: int) -> list[tuple[int, ...]]:
         """The depths wanted after each step."""
         return [self._step() for _ in range(num_steps)]
@@ -133,6 +138,16 @@ def test_probes_cost_little_however_dear_each_is() -> None:
     plain_s = (engine.num_committed - committed) / 8 * memory_bound(8)
     assert engine.elapsed_s - seconds < 1.006 * plain_s
     assert max(sum(depth > 0 for depth in of_step) for of_step in depths) == 4
+
+
+def test_other_loads_are_probed_soon() -> None:
+    engine = Engine(num_requests=8)
+    engine.quality = 0.0
+    engine.run(1500)
+    engine.leave(1)
+    depths = engine.run(9)
+
+    assert sum(depth > 0 for (depth,) in depths) == 1
 
 
 def test_a_gain_within_the_noise_is_not_taken_up_and_given_up_in_turn() -> None:
