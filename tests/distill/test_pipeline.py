@@ -297,7 +297,7 @@ def test_a_work_folder_belongs_to_one_distillation(made: DistillSettings) -> Non
         ({"loss": "l2"}, "--loss l2"),
         ({"part": (2, 2)}, "--part 2/2"),
         ({"start": Path("work"), "student": "tiny"}, "--from .* leave --student out"),
-        ({"start": Path("nowhere")}, "--from nowhere: there is no such work folder"),
+        ({"start": Path("nowhere")}, "--from nowhere: there is no such folder"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(
