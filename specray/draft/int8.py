@@ -1,16 +1,16 @@
 """Linear layers with int8 weights, for drafts on a CPU: a token moves a quarter of the bytes.
 
-Weights are symmetric per output; inputs and sums stay float32. PyTorch's own int8 products round
-the inputs too, with one scale for all, which a language model's few huge activations make coarse:
-they cost more acceptance than the time is worth. What converts weights on the way instead still
-waits for memory, so the product is ours, compiled at its first use.
+Weights are symmetric per output, inputs are rounded to 16 bits by the row. PyTorch's own int8
+products round the inputs to eight bits with one scale for all, which a language model's few huge
+activations make coarse: they cost more acceptance than the time is worth. What converts weights on
+the way instead waits for that, so the product is ours: `int8_product`.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specray.draft.kernels import multiply
+from specray.draft.int8_product import WIDTH, multiply
 
 _TINY = 1e-30  # keeps an output without weights from dividing by zero
 
@@ -27,7 +27,8 @@ class Int8Linear(nn.Module):
         """
         super().__init__()
         self._num_outputs = len(weight)
-        weight = pad(weight.detach().float(), (0, 0, 0, len(weight) % 2))  # the kernel takes pairs
+        padding = (0, -weight.shape[1] % WIDTH, 0, len(weight) % 2)  # the kernel takes pairs
+        weight = pad(weight.detach().float(), padding)
         scales = weight.abs().amax(1).clamp_(min=_TINY) / 127
         self._weight = (weight / scales[:, None]).round_().to(torch.int8).numpy()
         self._scales = scales.numpy()

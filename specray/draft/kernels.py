@@ -1,7 +1,7 @@
-"""The loops of a draft on a CPU, compiled by numba at their first use.
+"""The attention of a draft on a CPU, compiled by numba at its first use.
 
 At a few tokens a pass all of it waits for memory, or for PyTorch to get from one small operation
-to the next: these read each byte once, in order, and do the rest on the way.
+to the next: these loops read each byte once, in order, and do the rest on the way.
 """
 
 import math
@@ -11,73 +11,14 @@ from typing import Any, Final
 
 import numba
 import numpy as np
-import torch
-from numba import float32, prange
+from numba import float32
 
 Array = Any  # of numpy; numba compiles the loops for what comes
 AttendToRow = Callable[[Array, int, Array, int, int, Array], None]
 AttendToBranch = Callable[[Array, int, Array, Array, int, int, int, Array], None]
 
 # Sums in any order, which is what lets them be vectorised.
-_OPTIONS: Final = {"fastmath": {"reassoc", "contract"}, "nogil": True, "error_model": "numpy"}
-_BLOCK: Final = 32  # pairs of outputs whose weights stay in the cache while all rows pass
-
-
-def multiply(x: Array, weight: Array, scales: Array, out: Array) -> None:
-    """out = x @ weight.T * scales, on as many threads as PyTorch has.
-
-    Args:
-        x: [rows, in] float32.
-        weight: [out, in] int8, an even number of outputs.
-        scales: [out] float32.
-        out: [rows, out] float32, overwritten.
-    """
-    num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    if num_threads == 1:
-        _multiply_on_one_thread(x, weight, scales, out)
-    else:
-        numba.set_num_threads(num_threads)
-        _multiply_on_all_threads(x, weight, scales, out)
-
-
-def _multiply(x: Array, weight: Array, scales: Array, out: Array) -> None:
-    """Tiles of four rows, then two, by two outputs, so that what is loaded is used repeatedly.
-
-    The outputs lie half the matrix apart: two streams from memory, each in its order.
-    """
-    num_rows, num_inputs = x.shape
-    half = len(weight) // 2
-    for block in prange((half + _BLOCK - 1) // _BLOCK):
-        outputs = range(block * _BLOCK, min((block + 1) * _BLOCK, half))
-        for r in range(0, num_rows - 3, 4):
-            for o in outputs:
-                a = b = c = d = e = f = g = h = float32(0)
-                for i in range(num_inputs):
-                    v, w = float32(weight[o, i]), float32(weight[o + half, i])
-                    a, e = a + v * x[r, i], e + w * x[r, i]
-                    b, f = b + v * x[r + 1, i], f + w * x[r + 1, i]
-                    c, g = c + v * x[r + 2, i], g + w * x[r + 2, i]
-                    d, h = d + v * x[r + 3, i], h + w * x[r + 3, i]
-                v, w = scales[o], scales[o + half]
-                out[r, o], out[r, o + half] = a * v, e * w
-                out[r + 1, o], out[r + 1, o + half] = b * v, f * w
-                out[r + 2, o], out[r + 2, o + half] = c * v, g * w
-                out[r + 3, o], out[r + 3, o + half] = d * v, h * w
-        for r in range(num_rows - num_rows % 4, num_rows, 2):
-            last = min(r + 1, num_rows - 1)  # a row that is left alone goes twice
-            for o in outputs:
-                a = b = e = f = float32(0)
-                for i in range(num_inputs):
-                    v, w = float32(weight[o, i]), float32(weight[o + half, i])
-                    a, e = a + v * x[r, i], e + w * x[r, i]
-                    b, f = b + v * x[last, i], f + w * x[last, i]
-                v, w = scales[o], scales[o + half]
-                out[r, o], out[r, o + half] = a * v, e * w
-                out[last, o], out[last, o + half] = b * v, f * w
-
-
-_multiply_on_one_thread = numba.njit(**_OPTIONS)(_multiply)
-_multiply_on_all_threads = numba.njit(parallel=True, **_OPTIONS)(_multiply)
+OPTIONS: Final = {"fastmath": {"reassoc", "contract"}, "nogil": True, "error_model": "numpy"}
 
 
 @cache
@@ -96,7 +37,7 @@ def attention(dim: int) -> AttendToRow:
     """
     append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
 
-    @numba.njit(**_OPTIONS)
+    @numba.njit(**OPTIONS)
     def attend(qkv: Array, first: int, states: Array, layer: int, length: int, out: Array) -> None:
         num_new, kv_heads = len(out), states.shape[1] // 2
         group = qkv.shape[1] // kv_heads - 2
@@ -132,7 +73,7 @@ def branch_attention(dim: int) -> AttendToBranch:
     """
     append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
 
-    @numba.njit(**_OPTIONS)
+    @numba.njit(**OPTIONS)
     def attend(
         qkv: Array,
         index: int,
@@ -165,7 +106,7 @@ def branch_attention(dim: int) -> AttendToBranch:
 
 
 def _append(dim: int) -> Callable[[Array, Array, int], None]:
-    @numba.njit(**_OPTIONS)
+    @numba.njit(**OPTIONS)
     def append(new: Array, states: Array, position: int) -> None:
         for h in range(len(states)):
             for i in range(dim):
@@ -177,7 +118,7 @@ def _append(dim: int) -> Callable[[Array, Array, int], None]:
 def _scores(dim: int) -> Callable[[Array, Array, int, Array, int], None]:
     scale = np.float32(1 / math.sqrt(dim))
 
-    @numba.njit(**_OPTIONS)
+    @numba.njit(**OPTIONS)
     def compute_scores(
         queries: Array, keys: Array, seen: int, scores: Array, first: int
     ) -> None:  # into the columns from `first` on
@@ -192,7 +133,7 @@ def _scores(dim: int) -> Callable[[Array, Array, int, Array, int], None]:
 
 
 def _weighted_sum(dim: int) -> Callable[[Array, Array, int, float, Array], None]:
-    @numba.njit(**_OPTIONS)
+    @numba.njit(**OPTIONS)
     def weigh(weights: Array, values: Array, seen: int, total: float, out: Array) -> None:
         for i in range(dim):
             out[i] = 0
@@ -210,7 +151,7 @@ def _weighted_sum(dim: int) -> Callable[[Array, Array, int, float, Array], None]
     return weigh
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _exponentials(scores: Array, seen: int) -> float:
     """Replaces scores by exp(score - largest); returns their sum."""
     largest = scores[0]
@@ -224,7 +165,7 @@ def _exponentials(scores: Array, seen: int) -> float:
     return total
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _exp(x: float) -> float:
     """exp(x) for x ≤ 0 to 1e-5 of it, and small below -80: unlike the library's, vectorised."""
     y = max(x, float32(-80)) * float32(1 / 64)
