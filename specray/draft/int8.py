@@ -6,42 +6,56 @@ activations make coarse: they cost more acceptance than the time is worth. What 
 the way instead waits for that, so the product is ours: `int8_product`.
 """
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specray.draft.int8_product import WIDTH, multiply
+from specray.draft.int8_product import WIDTH, product
+from specray.draft.kernels import Array
 
 _TINY = 1e-30  # keeps an output without weights from dividing by zero
+
+
+class Int8Weights(NamedTuple):
+    """Of a matrix product, as `int8_product.product` takes them."""
+
+    weight: Array  # [out, in padded] int8
+    scales: Array  # [out] float32
+    bias: Array  # [out] float32
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor | None = None) -> "Int8Weights":
+        """Quantises weights.
+
+        Args:
+            weight: [out, in] on the CPU, any float type.
+            bias: [out].
+        """
+        weight = pad(weight.detach().float(), (0, -weight.shape[1] % WIDTH))
+        scales = weight.abs().amax(1).clamp_(min=_TINY) / 127
+        rounded = (weight / scales[:, None]).round_().to(torch.int8).numpy()
+        biases = (
+            np.zeros(len(scales), np.float32) if bias is None else bias.detach().float().numpy()
+        )
+        return Int8Weights(rounded, scales.numpy(), biases)
 
 
 class Int8Linear(nn.Module):
     """Stands in for `nn.Linear` on float32 inputs."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Quantises a layer.
-
-        Args:
-            weight: [out, in] on the CPU, any float type.
-            bias: [out].
-        """
+        """Quantises a layer; see `Int8Weights.of`."""
         super().__init__()
-        self._num_outputs = len(weight)
-        padding = (0, -weight.shape[1] % WIDTH, 0, len(weight) % 2)  # the kernel takes pairs
-        weight = pad(weight.detach().float(), padding)
-        scales = weight.abs().amax(1).clamp_(min=_TINY) / 127
-        self._weight = (weight / scales[:, None]).round_().to(torch.int8).numpy()
-        self._scales = scales.numpy()
-        self._bias = None if bias is None else bias.detach().float()
+        self._weights = Int8Weights.of(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] float32 → [..., out] float32."""
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        out = torch.empty(len(rows), len(self._scales))
-        multiply(rows.numpy(), self._weight, self._scales, out.numpy())
-        out = out[:, : self._num_outputs]
-        if self._bias is not None:
-            out += self._bias
+        out = torch.empty(len(rows), len(self._weights.scales))
+        product()(rows.numpy(), *self._weights, out.numpy())
         return out.view(*x.shape[:-1], -1)
 
 

@@ -43,24 +43,25 @@ WIDTH: Final = 32
 """What the number of inputs must be a multiple of."""
 
 
-def multiply(x: Array, weight: Array, scales: Array, out: Array) -> None:
-    """out = x @ weight.T * scales, on as many threads as PyTorch has.
+Product = Callable[[Array, Array, Array, Array, Array], None]
 
-    Args:
+
+def product() -> Product:
+    """The product on as many threads as PyTorch has; to be called from Python or by numba.
+
+    It computes out = x @ weight.T * scales + bias of
+
         x: [rows, in] float32.
-        weight: [out, in padded by zeros to a multiple of `WIDTH`] int8, an even number of outputs.
+        weight: [out, in padded by zeros to a multiple of `WIDTH`] int8.
         scales: [out] float32.
+        bias: [out] float32.
         out: [rows, out] float32, overwritten.
     """
-    rows = np.zeros((len(x), weight.shape[1]), np.int16)
-    row_scales = np.empty(len(x), np.float32)
-    _round(x, rows, row_scales)
     num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
     if num_threads == 1:
-        _multiply_on_one_thread(rows, row_scales, weight, scales, out)
-    else:
-        numba.set_num_threads(num_threads)
-        _multiply_on_all_threads(rows, row_scales, weight, scales, out)
+        return _on_one_thread
+    numba.set_num_threads(num_threads)
+    return _on_all_threads
 
 
 @numba.njit(**OPTIONS)
@@ -157,43 +158,58 @@ def _total(builder: Any, vector: Any) -> Any:
 _of_one, _of_two, _of_four = (_dot_products(num_rows) for num_rows in (1, 2, 4))
 
 
-def _multiply(rows: Array, row_scales: Array, weight: Array, scales: Array, out: Array) -> None:
+def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
     """Tiles of four rows, then two, then one, by two outputs: what is loaded is used repeatedly.
 
-    The outputs lie half the matrix apart: two streams from memory, each in its order.
+    The outputs lie half the matrix apart: two streams from memory, each in its order. Of an odd
+    number one is computed twice.
     """
-    num_rows, length = rows.shape
-    half, stride = len(weight) // 2, 2 * length
+    num_rows, length = len(x), weight.shape[1]
+    rows = np.zeros((num_rows, length), np.int16)
+    row_scales = np.empty(num_rows, np.float32)
+    _round(x, rows, row_scales)
+    half, apart, stride = (len(weight) + 1) // 2, len(weight) // 2, 2 * length
     for block in prange((half + _BLOCK - 1) // _BLOCK):
         outputs = range(block * _BLOCK, min((block + 1) * _BLOCK, half))
         for r in range(0, num_rows - 3, 4):
             row = rows.ctypes.data + r * stride
             p, q, s, t = row_scales[r], row_scales[r + 1], row_scales[r + 2], row_scales[r + 3]
             for o in outputs:
-                first = weight.ctypes.data + o * length
-                a, e, b, f, c, g, d, h = _of_four(first, first + half * length, row, stride, length)
-                v, w = scales[o], scales[o + half]
-                out[r, o], out[r, o + half] = a * v * p, e * w * p
-                out[r + 1, o], out[r + 1, o + half] = b * v * q, f * w * q
-                out[r + 2, o], out[r + 2, o + half] = c * v * s, g * w * s
-                out[r + 3, o], out[r + 3, o + half] = d * v * t, h * w * t
+                first, n = weight.ctypes.data + o * length, o + apart
+                a, e, b, f, c, g, d, h = _of_four(
+                    first, first + apart * length, row, stride, length
+                )
+                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
+                out[r + 1, o], out[r + 1, n] = _scaled(b, f, o, n, q, scales, bias)
+                out[r + 2, o], out[r + 2, n] = _scaled(c, g, o, n, s, scales, bias)
+                out[r + 3, o], out[r + 3, n] = _scaled(d, h, o, n, t, scales, bias)
         r = num_rows - num_rows % 4
         if num_rows % 4 >= 2:
             row, p, q = rows.ctypes.data + r * stride, row_scales[r], row_scales[r + 1]
             for o in outputs:
-                first = weight.ctypes.data + o * length
-                a, e, b, f = _of_two(first, first + half * length, row, stride, length)
-                v, w = scales[o], scales[o + half]
-                out[r, o], out[r, o + half] = a * v * p, e * w * p
-                out[r + 1, o], out[r + 1, o + half] = b * v * q, f * w * q
+                first, n = weight.ctypes.data + o * length, o + apart
+                a, e, b, f = _of_two(first, first + apart * length, row, stride, length)
+                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
+                out[r + 1, o], out[r + 1, n] = _scaled(b, f, o, n, q, scales, bias)
             r += 2
         if r < num_rows:
             row, p = rows.ctypes.data + r * stride, row_scales[r]
             for o in outputs:
-                first = weight.ctypes.data + o * length
-                a, e = _of_one(first, first + half * length, row, stride, length)
-                out[r, o], out[r, o + half] = a * scales[o] * p, e * scales[o + half] * p
+                first, n = weight.ctypes.data + o * length, o + apart
+                a, e = _of_one(first, first + apart * length, row, stride, length)
+                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
 
 
-_multiply_on_one_thread = numba.njit(**OPTIONS)(_multiply)
-_multiply_on_all_threads = numba.njit(parallel=True, **OPTIONS)(_multiply)
+@numba.njit(**OPTIONS)
+def _scaled(
+    a: int, b: int, first: int, second: int, scale: float, scales: Array, bias: Array
+) -> tuple[float, float]:
+    """Two outputs of a row from their integers."""
+    return (
+        a * (scales[first] * scale) + bias[first],
+        b * (scales[second] * scale) + bias[second],
+    )
+
+
+_on_one_thread = numba.njit(**OPTIONS)(_multiply)
+_on_all_threads = numba.njit(parallel=True, **OPTIONS)(_multiply)

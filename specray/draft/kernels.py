@@ -159,15 +159,15 @@ def _exponentials(scores: Array, seen: int) -> float:
         largest = max(largest, scores[c])
     total = float32(0)
     for c in range(seen):
-        weight = _exp(scores[c] - largest)
+        weight = exp(scores[c] - largest)
         scores[c] = weight
         total += weight
     return total
 
 
 @numba.njit(**OPTIONS)
-def _exp(x: float) -> float:
-    """exp(x) for x ≤ 0 to 1e-5 of it, and small below -80: unlike the library's, vectorised."""
+def exp(x: float) -> float:
+    """The exponential of x ≤ 0 to 1e-5 of it, small below -80; the library's is not vectorised."""
     y = max(x, float32(-80)) * float32(1 / 64)
     tail = float32(1 / 24) + y * (float32(1 / 120) + y * float32(1 / 720))
     p = float32(1) + y * (float32(1) + y * (float32(1 / 2) + y * (float32(1 / 6) + y * tail)))

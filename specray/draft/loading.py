@@ -9,7 +9,7 @@ from specray.config import ModelDraftConfig
 from specray.draft import int8
 from specray.draft.causal_lm import CausalLm
 from specray.draft.language_model import LanguageModel
-from specray.draft.llama import LlamaPass, float_linear
+from specray.draft.llama import LlamaPass
 from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
 
@@ -59,8 +59,7 @@ def _finish(
     model: PreTrainedModel, head_token_ids: torch.Tensor | None, *, is_int8: bool
 ) -> LanguageModel:
     if LlamaPass.fits(model):
-        make_linear = int8.Int8Linear if is_int8 else float_linear
-        return LlamaPass(model, head_token_ids, make_linear)
+        return LlamaPass(model, head_token_ids, is_int8=is_int8)
     if is_int8:
         int8.quantize(model)
     return CausalLm(model, head_token_ids)

@@ -17,7 +17,6 @@ from transformers import (
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.causal_lm import CausalLm
-from specray.draft.int8 import Int8Linear
 from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
 
@@ -121,7 +120,7 @@ def test_half_precision_stays_close_to_transformers() -> None:
 def test_int8_weights_choose_the_same_tokens() -> None:
     model = random_model(FITTING["qwen2"])
     exact = LlamaPass(copy.deepcopy(model))
-    rounded = LlamaPass(model, make_linear=Int8Linear)
+    rounded = LlamaPass(model, is_int8=True)
     agree = total = 0
     for exact_logits, logits in zip(run(exact), run(rounded), strict=True):
         agree += int((exact_logits.argmax(1) == logits.argmax(1)).sum())
