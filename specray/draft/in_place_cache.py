@@ -19,9 +19,7 @@ class InPlaceCache:
             _Row(row.states.numpy(), None if row.tail is None else row.tail.numpy(), row.num_shared)
             for row in rows
         ]
-        self._num_heads, self._dim = rows[0].states.shape[1], rows[0].states.shape[3]
-        self._attend_to_row = attention(self._dim)
-        self._attend_to_branch = branch_attention(self._dim)
+        self._num_heads = rows[0].states.shape[1]  # of keys and values
         self._lengths: Sequence[int] = ()  # of the pass that runs, as are the next
         self._bounds: list[tuple[int, int]] = []  # of the rows' tokens
 
@@ -36,13 +34,15 @@ class InPlaceCache:
         num_tokens, num_heads, dim = qkv.shape
         attended = torch.empty(num_tokens, (num_heads - self._num_heads) * dim)
         inputs, outputs = qkv.numpy(), attended.numpy()
+        group = 2 * num_heads // self._num_heads - 2
+        attend_to_row, attend_to_branch = attention(dim, group), branch_attention(dim, group)
         for (states, tail, num_shared), length, (start, stop) in zip(
             self._rows, self._lengths, self._bounds, strict=False
         ):
             if tail is None:
-                self._attend_to_row(inputs, start, states, layer, length, outputs[start:stop])
+                attend_to_row(inputs, start, states, layer, length, outputs[start:stop])
             else:
-                self._attend_to_branch(
+                attend_to_branch(
                     inputs, start, states, tail, num_shared, layer, length, outputs[start]
                 )
         return attended

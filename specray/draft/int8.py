@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specray.draft.int8_product import WIDTH, product
+from specray.draft.int8_product import product
 from specray.draft.kernels import Array
+from specray.draft.vectors import LANES
 
 _TINY = 1e-30  # keeps an output without weights from dividing by zero
 
@@ -34,7 +35,7 @@ class Int8Weights(NamedTuple):
             weight: [out, in] on the CPU, any float type.
             bias: [out].
         """
-        weight = pad(weight.detach().float(), (0, -weight.shape[1] % WIDTH))
+        weight = pad(weight.detach().float(), (0, -weight.shape[1] % LANES))
         scales = weight.abs().amax(1).clamp_(min=_TINY) / 127
         rounded = (weight / scales[:, None]).round_().to(torch.int8).numpy()
         biases = (

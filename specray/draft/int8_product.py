@@ -7,42 +7,19 @@ are far larger than all others; with 16 their rounding is far below that of the 
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import llvmlite.binding
 import numba
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import float32, int16, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import float32, int16, prange
 
 from specray.draft.kernels import OPTIONS, Array
+from specray.draft.vectors import dot_products
 
 _BLOCK: Final = 16  # pairs of outputs whose weights stay in the cache while all rows pass
 _LARGEST_WEIGHT: Final = 127
 _TINY: Final = 1e-30  # keeps a row of zeros from dividing by zero
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-
-
-def _multiplier() -> tuple[int, str | None]:
-    """Inputs that one instruction takes, and LLVM's name for it; None where it has to find one."""
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        return 16, None  # compiled for another processor than this one
-    features = llvmlite.binding.get_host_cpu_features()
-    if features.get("avx512bw"):
-        return 32, "llvm.x86.avx512.pmaddw.d.512"
-    if features.get("avx2"):
-        return 16, "llvm.x86.avx2.pmadd.wd"
-    return 16, None
-
-
-_LANES, _MULTIPLIER = _multiplier()
-WIDTH: Final = 32
-"""What the number of inputs must be a multiple of."""
-
-
 Product = Callable[[Array, Array, Array, Array, Array], None]
 
 
@@ -52,7 +29,7 @@ def product() -> Product:
     It computes out = x @ weight.T * scales + bias of
 
         x: [rows, in] float32.
-        weight: [out, in padded by zeros to a multiple of `WIDTH`] int8.
+        weight: [out, in padded by zeros to a multiple of `LANES`] int8.
         scales: [out] float32.
         bias: [out] float32.
         out: [rows, out] float32, overwritten.
@@ -79,83 +56,7 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
             rows[r, i] = int16(value + (float32(0.5) if value >= 0 else float32(-0.5)))
 
 
-def _dot_products(num_rows: int) -> Callable[..., tuple[int, ...]]:
-    """Dot products of `num_rows` rows of int16 with two of int8, as an instruction for numba.
-
-    What is returned takes the addresses of the two and of the first row, how many bytes the rows
-    lie apart, and their length. It returns both products of the first row, then the next one's.
-    """
-
-    def generate_code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second, row, stride, length = args
-        zero = ir.Constant(ir.VectorType(_I32, _LANES // 2), None)
-        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2 * num_rows)]
-        loop = cgutils.for_range_slice(builder, _I64(0), length, _I64(_LANES), intp=_I64, inc=True)
-        with loop as (i, _):
-            wide = ir.VectorType(_I16, _LANES)
-            weights = [
-                builder.sext(_load(builder, builder.add(address, i), _I8), wide)
-                for address in (first, second)
-            ]
-            start = builder.add(row, builder.shl(i, _I64(1)))
-            for r in range(num_rows):
-                address = builder.add(start, builder.mul(stride, _I64(r)))
-                inputs = _load(builder, address, _I16)
-                for place, weight in zip(sums[2 * r : 2 * r + 2], weights, strict=True):
-                    product = _products_of_pairs(builder, weight, inputs)
-                    builder.store(builder.add(builder.load(place), product), place)
-        totals = [_total(builder, builder.load(place)) for place in sums]
-        return context.make_tuple(builder, signature.return_type, totals)
-
-    @intrinsic
-    def dot_products(
-        context: Any,
-        first: Any,
-        second: Any,
-        row: Any,
-        stride: Any,
-        length: Any,
-    ) -> Any:
-        """Numba goes by the names."""
-        products = types.UniTuple(types.int32, 2 * num_rows)
-        return products(*[types.int64] * 5), generate_code
-
-    made: Callable[..., tuple[int, ...]] = dot_products
-    return made
-
-
-def _load(builder: Any, address: Any, number: ir.IntType) -> Any:
-    pointer = builder.inttoptr(address, ir.VectorType(number, _LANES).as_pointer())
-    loaded = builder.load(pointer)
-    loaded.align = 1
-    return loaded
-
-
-def _products_of_pairs(builder: Any, a: Any, b: Any) -> Any:
-    """[lanes] int16 each → [lanes / 2] int32: a[0] * b[0] + a[1] * b[1], ..."""
-    sums = ir.VectorType(_I32, _LANES // 2)
-    if _MULTIPLIER is not None:
-        function = ir.FunctionType(sums, [a.type, b.type])
-        named = cgutils.get_or_insert_function(builder.module, function, _MULTIPLIER)
-        return builder.call(named, [a, b])
-    products = []
-    for first in (0, 1):
-        every_other = ir.VectorType(_I32, _LANES // 2)(list(range(first, _LANES, 2)))
-        halves = [
-            builder.sext(builder.shuffle_vector(v, v.type(ir.Undefined), every_other), sums)
-            for v in (a, b)
-        ]
-        products.append(builder.mul(*halves))
-    return builder.add(*products)
-
-
-def _total(builder: Any, vector: Any) -> Any:
-    name = f"llvm.vector.reduce.add.v{_LANES // 2}i32"
-    function = ir.FunctionType(_I32, [vector.type])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [vector])
-
-
-_of_one, _of_two, _of_four = (_dot_products(num_rows) for num_rows in (1, 2, 4))
+_of_one, _of_two, _of_four = (dot_products(num_rows) for num_rows in (1, 2, 4))
 
 
 def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:

@@ -13,6 +13,8 @@ import numba
 import numpy as np
 from numba import float32
 
+from specray.draft.vectors import row_products, weighted_sums
+
 Array = Any  # of numpy; numba compiles the loops for what comes
 AttendToRow = Callable[[Array, int, Array, int, int, Array], None]
 AttendToBranch = Callable[[Array, int, Array, Array, int, int, int, Array], None]
@@ -22,8 +24,8 @@ OPTIONS: Final = {"fastmath": {"reassoc", "contract"}, "nogil": True, "error_mod
 
 
 @cache
-def attention(dim: int) -> AttendToRow:
-    """Causal attention of one row's new tokens, for heads of `dim`: half the time as a constant.
+def attention(dim: int, group: int) -> AttendToRow:
+    """Causal attention of one row's new tokens, for heads of `dim`, `group` to a key's.
 
     What is returned takes
 
@@ -35,29 +37,27 @@ def attention(dim: int) -> AttendToRow:
         length: the row's tokens, the new ones included.
         out: [new tokens, heads * dim] float32, overwritten.
     """
-    append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
+    append, compute_scores, weigh = _append(dim), _scores(dim, group), _weighted_sum(dim, group)
 
     @numba.njit(**OPTIONS)
     def attend(qkv: Array, first: int, states: Array, layer: int, length: int, out: Array) -> None:
         num_new, kv_heads = len(out), states.shape[1] // 2
-        group = qkv.shape[1] // kv_heads - 2
         weights = np.empty((group, length), np.float32)
+        out[:] = 0
         for new in range(num_new):
             token, seen = qkv[first + new], length - num_new + new + 1
             append(token[group * kv_heads :], states[layer], seen - 1)
             for h in range(kv_heads):
                 compute_scores(token[h * group :], states[layer, h], seen, weights, 0)
-                for g in range(group):
-                    total = _exponentials(weights[g], seen)
-                    start = (h * group + g) * dim
-                    target = out[new, start : start + dim]
-                    weigh(weights[g], states[layer, kv_heads + h], seen, total, target)
+                _normalize(weights, seen)
+                target = out[new, h * group * dim : (h + 1) * group * dim]
+                weigh(weights, 0, states[layer, kv_heads + h], seen, target)
 
     return attend
 
 
 @cache
-def branch_attention(dim: int) -> AttendToBranch:
+def branch_attention(dim: int, group: int) -> AttendToBranch:
     """Attention of a branch's one new token: to what it shares with others, and to its own tail.
 
     What is returned takes
@@ -71,7 +71,7 @@ def branch_attention(dim: int) -> AttendToBranch:
         length: the branch's tokens, shared and own, the new one included.
         out: [heads * dim] float32, overwritten.
     """
-    append, compute_scores, weigh = _append(dim), _scores(dim), _weighted_sum(dim)
+    append, compute_scores, weigh = _append(dim), _scores(dim, group), _weighted_sum(dim, group)
 
     @numba.njit(**OPTIONS)
     def attend(
@@ -85,22 +85,18 @@ def branch_attention(dim: int) -> AttendToBranch:
         out: Array,
     ) -> None:
         kv_heads, own = shared.shape[1] // 2, length - num_shared
-        token, group = qkv[index], qkv.shape[1] // kv_heads - 2
+        token = qkv[index]
         weights = np.empty((group, length), np.float32)
+        out[:] = 0
         append(token[group * kv_heads :], tail[layer], own - 1)
         for h in range(kv_heads):
             queries = token[h * group :]
             compute_scores(queries, shared[layer, h], num_shared, weights, 0)
             compute_scores(queries, tail[layer, h], own, weights, num_shared)
-            for g in range(group):
-                total = _exponentials(weights[g], length)
-                target = out[(h * group + g) * dim : (h * group + g + 1) * dim]
-                weigh(weights[g], shared[layer, kv_heads + h], num_shared, total, target)
-                values = tail[layer, kv_heads + h]
-                for c in range(own):
-                    weight = weights[g, num_shared + c] / total
-                    for i in range(dim):
-                        target[i] += weight * values[c, i]
+            _normalize(weights, length)
+            target = out[h * group * dim : (h + 1) * group * dim]
+            weigh(weights, 0, shared[layer, kv_heads + h], num_shared, target)
+            weigh(weights, num_shared, tail[layer, kv_heads + h], own, target)
 
     return attend
 
@@ -115,40 +111,41 @@ def _append(dim: int) -> Callable[[Array, Array, int], None]:
     return append
 
 
-def _scores(dim: int) -> Callable[[Array, Array, int, Array, int], None]:
-    scale = np.float32(1 / math.sqrt(dim))
+def _scores(dim: int, group: int) -> Callable[[Array, Array, int, Array, int], None]:
+    scale, products = np.float32(1 / math.sqrt(dim)), row_products(dim, group)
 
     @numba.njit(**OPTIONS)
     def compute_scores(
         queries: Array, keys: Array, seen: int, scores: Array, first: int
     ) -> None:  # into the columns from `first` on
-        for c in range(seen):
-            for g in range(len(scores)):
-                score = float32(0)
-                for i in range(dim):
-                    score += keys[c, i] * queries[g, i]
-                scores[g, first + c] = score * scale
+        stride = 4 * scores.shape[1]
+        target = scores.ctypes.data + 4 * first
+        products(queries.ctypes.data, keys.ctypes.data, seen, scale, target, stride)
 
     return compute_scores
 
 
-def _weighted_sum(dim: int) -> Callable[[Array, Array, int, float, Array], None]:
+def _weighted_sum(dim: int, group: int) -> Callable[[Array, int, Array, int, Array], None]:
+    sums = weighted_sums(dim, group)
+
     @numba.njit(**OPTIONS)
-    def weigh(weights: Array, values: Array, seen: int, total: float, out: Array) -> None:
-        for i in range(dim):
-            out[i] = 0
-        for c in range(0, seen - 3, 4):
-            p, q, r, s = weights[c], weights[c + 1], weights[c + 2], weights[c + 3]
-            for i in range(dim):
-                first, second = p * values[c, i] + q * values[c + 1, i], r * values[c + 2, i]
-                out[i] += first + second + s * values[c + 3, i]
-        for c in range(seen - seen % 4, seen):
-            for i in range(dim):
-                out[i] += weights[c] * values[c, i]
-        for i in range(dim):
-            out[i] /= total
+    def weigh(
+        weights: Array, first: int, values: Array, seen: int, out: Array
+    ) -> None:  # with the columns from `first` on; added to `out`
+        stride = 4 * weights.shape[1]
+        sums(weights.ctypes.data + 4 * first, stride, values.ctypes.data, seen, out.ctypes.data)
 
     return weigh
+
+
+@numba.njit(**OPTIONS)
+def _normalize(scores: Array, seen: int) -> None:
+    """Makes each row's first `seen` scores weights that sum to 1."""
+    for g in range(len(scores)):
+        row = scores[g]
+        part = float32(1) / _exponentials(row, seen)
+        for c in range(seen):
+            row[c] *= part
 
 
 @numba.njit(**OPTIONS)
