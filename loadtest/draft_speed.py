@@ -214,7 +214,7 @@ def target_beside(core: int | None) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--layers", type=int, default=8, help="as the bundled draft")
     parser.add_argument("--head-tokens", type=int, default=16384)
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
