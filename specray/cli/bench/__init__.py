@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, help="begin nothing that ends later; the same command goes on"
     )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw --network's figures")
+    parser.add_argument(
+        "--temperature",
+        action="append",
+        type=_temperature,
+        default=[],
+        help="measure at this one (default: 0, without --quick also 1); repeatable",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         StartupError: if the service does not come up or stops answering.
     """
     config = str(args.config or _DEFAULT)
+    if args.temperature and (args.sweep or args.peers or args.network):
+        raise InvalidConfigError("--temperature: only for on against off")
     if args.sweep:
         return run_sweep(args, config)
     if args.plot is not None:
@@ -76,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.only or args.minutes is not None or args.plots is not None:
         raise InvalidConfigError("--only, --minutes and --plots are for --peers and --network")
     meta = collect_meta(sys.argv[1:])
-    plan = make_plan(is_quick=args.quick)
+    plan = make_plan(is_quick=args.quick, temperatures=args.temperature)
     if args.url is None:
         say(f"starting {config} ...")
     with run_service(config) if args.url is None else nullcontext(args.url) as url:
@@ -86,3 +95,10 @@ def run(args: argparse.Namespace) -> int:
         write_json(args.json, meta, plan, rows)
         say(f"written to {args.json}")
     return 0
+
+
+def _temperature(text: str) -> float:
+    temperature = float(text)
+    if not 0 <= temperature <= 2:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0 and 2")
+    return temperature

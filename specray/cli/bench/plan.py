@@ -1,5 +1,6 @@
 """What is measured: the cells of the table, and for how long."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,11 +48,16 @@ class Plan:
         return self.ramp_s + self.window_s
 
 
-def make_plan(*, is_quick: bool) -> Plan:
-    """The quick plan takes some 200 s, to fit into five minutes; the full one 48 minutes."""
+def make_plan(*, is_quick: bool, temperatures: Sequence[float] = ()) -> Plan:
+    """The quick plan takes some 200 s, to fit into five minutes; the full one 48 minutes.
+
+    Args:
+        is_quick: which of them.
+        temperatures: others than its own: greedy, and for the full plan 1 as well.
+    """
     cells = tuple(
         Cell(workload, concurrency, temperature)
-        for temperature in ((0.0,) if is_quick else (0.0, 1.0))
+        for temperature in temperatures or ((0.0,) if is_quick else (0.0, 1.0))
         for workload in WORKLOADS
         for concurrency in CONCURRENCIES
     )

@@ -19,5 +19,12 @@ def test_the_full_plan_samples_too_and_looks_longer() -> None:
     assert full.num_rounds > quick.num_rounds
 
 
+def test_other_temperatures_replace_the_plans() -> None:
+    plan = make_plan(is_quick=True, temperatures=[0.7, 1.2])
+
+    assert {cell.temperature for cell in plan.cells} == {0.7, 1.2}
+    assert len(plan.cells) == 2 * len(make_plan(is_quick=True).cells)
+
+
 def test_systems_take_turns_in_going_first() -> None:
     assert [order(index)[0] for index in range(3)] == ["off", "specray", "off"]
