@@ -11,6 +11,7 @@ class CachedRow(NamedTuple):
     """A session's keys and values, and how far they go; or those of a branch of it.
 
     A branch shares its session's first tokens, which it only reads, and has the rest to itself.
+    The memory is contiguous.
     """
 
     states: Tensor  # [layers, 2 * kv_heads, tokens, dim]: the heads' keys, then their values

@@ -19,7 +19,7 @@ class InPlaceCache:
             _Row(row.states.numpy(), None if row.tail is None else row.tail.numpy(), row.num_shared)
             for row in rows
         ]
-        self._num_heads = rows[0].states.shape[1]  # of keys and values
+        self._kv_heads = rows[0].states.shape[1] // 2
         self._lengths: Sequence[int] = ()  # of the pass that runs, as are the next
         self._bounds: list[tuple[int, int]] = []  # of the rows' tokens
 
@@ -32,9 +32,9 @@ class InPlaceCache:
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
         """See `AttentionCache`; a branch takes one token a pass."""
         num_tokens, num_heads, dim = qkv.shape
-        attended = torch.empty(num_tokens, (num_heads - self._num_heads) * dim)
+        attended = torch.empty(num_tokens, (num_heads - 2 * self._kv_heads) * dim)
         inputs, outputs = qkv.numpy(), attended.numpy()
-        group = 2 * num_heads // self._num_heads - 2
+        group = num_heads // self._kv_heads - 2
         attend_to_row, attend_to_branch = attention(dim, group), branch_attention(dim, group)
         for (states, tail, num_shared), length, (start, stop) in zip(
             self._rows, self._lengths, self._bounds, strict=False

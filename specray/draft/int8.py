@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specray.draft.int8_product import product
+from specray.draft.int8_product import LARGEST_WEIGHT, product
 from specray.draft.kernels import Array
 from specray.draft.vectors import LANES
 
@@ -35,8 +35,8 @@ class Int8Weights(NamedTuple):
             weight: [out, in] on the CPU, any float type.
             bias: [out].
         """
-        weight = pad(weight.detach().float(), (0, -weight.shape[1] % LANES))
-        scales = weight.abs().amax(1).clamp_(min=_TINY) / 127
+        weight = pad(weight.detach().float(), (0, -weight.shape[1] % LANES)).contiguous()
+        scales = weight.abs().amax(1).clamp_(min=_TINY) / LARGEST_WEIGHT
         rounded = (weight / scales[:, None]).round_().to(torch.int8).numpy()
         biases = (
             np.zeros(len(scales), np.float32) if bias is None else bias.detach().float().numpy()

@@ -18,7 +18,9 @@ from specray.draft.kernels import OPTIONS, Array
 from specray.draft.vectors import dot_products
 
 _BLOCK: Final = 16  # pairs of outputs whose weights stay in the cache while all rows pass
-_LARGEST_WEIGHT: Final = 127
+LARGEST_WEIGHT: Final = 127
+_LARGEST_INPUT: Final = float32(2**15 - 2)
+_LARGEST_SUM: Final = 0.999 * 2**31  # leaves room for what float32 loses in sums
 _TINY: Final = 1e-30  # keeps a row of zeros from dividing by zero
 Product = Callable[[Array, Array, Array, Array, Array], None]
 
@@ -43,14 +45,18 @@ def product() -> Product:
 
 @numba.njit(**OPTIONS)
 def _round(x: Array, rows: Array, row_scales: Array) -> None:
-    """Rounds each row to integers so small that no sum of their products leaves 32 bits."""
-    most = float32(min(32767.0, 2147483647.0 / (_LARGEST_WEIGHT * rows.shape[1])) - 1)
+    """Rounds each row to integers so small that no sum of their products leaves 32 bits.
+
+    A row that holds what is not a number has no scale either.
+    """
+    largest_sum = float32(_LARGEST_SUM / LARGEST_WEIGHT - rows.shape[1])  # each rounded by a half
     for r in range(len(x)):
-        largest = float32(_TINY)
+        largest, total = float32(_TINY), float32(_TINY)
         for i in range(x.shape[1]):
             largest = max(largest, abs(x[r, i]))
-        row_scales[r] = largest / most
-        scale = most / largest
+            total += abs(x[r, i])
+        scale = min(_LARGEST_INPUT / largest, largest_sum / total)
+        row_scales[r] = float32(1) / scale if total == total else float32(np.nan)
         for i in range(x.shape[1]):
             value = x[r, i] * scale
             rows[r, i] = int16(value + (float32(0.5) if value >= 0 else float32(-0.5)))

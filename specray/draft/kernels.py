@@ -1,7 +1,7 @@
-"""The attention of a draft on a CPU, compiled by numba at its first use.
+"""The attention of a draft on a CPU, compiled by numba at its first use, and what goes with it.
 
 At a few tokens a pass all of it waits for memory, or for PyTorch to get from one small operation
-to the next: these loops read each byte once, in order, and do the rest on the way.
+to the next.
 """
 
 import math
@@ -49,7 +49,7 @@ def attention(dim: int, group: int) -> AttendToRow:
             append(token[group * kv_heads :], states[layer], seen - 1)
             for h in range(kv_heads):
                 compute_scores(token[h * group :], states[layer, h], seen, weights, 0)
-                _normalize(weights, seen)
+                _softmax(weights, seen)
                 target = out[new, h * group * dim : (h + 1) * group * dim]
                 weigh(weights, 0, states[layer, kv_heads + h], seen, target)
 
@@ -93,7 +93,7 @@ def branch_attention(dim: int, group: int) -> AttendToBranch:
             queries = token[h * group :]
             compute_scores(queries, shared[layer, h], num_shared, weights, 0)
             compute_scores(queries, tail[layer, h], own, weights, num_shared)
-            _normalize(weights, length)
+            _softmax(weights, length)
             target = out[h * group * dim : (h + 1) * group * dim]
             weigh(weights, 0, shared[layer, kv_heads + h], num_shared, target)
             weigh(weights, num_shared, tail[layer, kv_heads + h], own, target)
@@ -139,7 +139,7 @@ def _weighted_sum(dim: int, group: int) -> Callable[[Array, int, Array, int, Arr
 
 
 @numba.njit(**OPTIONS)
-def _normalize(scores: Array, seen: int) -> None:
+def _softmax(scores: Array, seen: int) -> None:
     """Makes each row's first `seen` scores weights that sum to 1."""
     for g in range(len(scores)):
         row = scores[g]

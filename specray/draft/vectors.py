@@ -28,9 +28,13 @@ class _Multiplier(NamedTuple):
 
 
 def _find_multiplier() -> _Multiplier:
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+    config = numba.config
+    if config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX:
         return _Multiplier(16, None)  # compiled for another processor than this one
-    features = llvmlite.binding.get_host_cpu_features()
+    try:
+        features = llvmlite.binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM can't tell here
+        return _Multiplier(16, None)
     if features.get("avx512bw"):
         return _Multiplier(32, "llvm.x86.avx512.pmaddw.d.512")
     if features.get("avx2"):
@@ -145,8 +149,6 @@ def weighted_sums(dim: int, num_sums: int) -> Callable[..., None]:
                 cgutils.alloca_once_value(builder, _load(builder, target, vector))
                 for target in targets
             ]
-            for target, place in zip(targets, sums, strict=True):
-                builder.store(_load(builder, target, vector), place)
             with cgutils.for_range(builder, num_rows, intp=_I64) as loop:
                 row = builder.add(rows, builder.mul(loop.index, _I64(4 * dim)))
                 values = _load(builder, _at(builder, row, b, vector), vector)

@@ -31,34 +31,51 @@ def apply_top_k_top_p(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Ten
         p: [rows] in (0, 1]; likewise.
     """
     if p is None:
-        return _apply_to_all(logits, k, p)
-    num_columns = logits.shape[1]
-    kept, token_ids = logits.topk(min(_NUM_LIKELIEST, num_columns), dim=1)  # most likely first
-    mass = logits.logsumexp(dim=1, keepdim=True)
-    is_cut = torch.zeros_like(kept, dtype=torch.bool)
-    has_k = torch.zeros(len(kept), dtype=torch.bool) if k is None else k < num_columns
+        return _upstream_apply_top_k_top_p(logits, k, p)
+    kept, token_ids = logits.topk(min(_NUM_LIKELIEST, logits.shape[1]), dim=1)
+    has_k = torch.zeros(len(kept), dtype=torch.bool) if k is None else k < logits.shape[1]
+    is_beyond_k = torch.zeros_like(kept, dtype=torch.bool)
     if k is not None:
         last = k.long().clamp(max=kept.shape[1]) - 1
-        is_cut = kept < kept.gather(1, last.unsqueeze(1))  # those as likely as the last one stay
-        mass_of_k = kept.masked_fill(is_cut, -torch.inf).logsumexp(dim=1, keepdim=True)
-        mass = mass_of_k.where(has_k.unsqueeze(1), mass)
-    # Of rows whose top-k or top-p may end beyond the likeliest, nothing is known.
-    is_cut_by_k = is_cut[:, -1].clone()
-    probabilities = (kept - mass).exp_().masked_fill_(is_cut, 0.0)
-    mass_before = probabilities.cumsum(dim=1) - probabilities
-    is_cut |= mass_before >= p.unsqueeze(1)
+        is_beyond_k = kept < kept.gather(1, last.unsqueeze(1))  # as likely as the last one: stays
+    mass = _mass_from_each_on(logits, kept, token_ids, is_beyond_k, has_k)
+    is_cut = is_beyond_k | (mass <= 1 - p.unsqueeze(1))
     is_cut[:, 0] = False
-    is_known = is_cut_by_k.where(has_k, is_cut[:, -1])
-    if kept.shape[1] == num_columns:
+    # Where top-k or top-p may end beyond the likeliest, they are not known to be all that is kept.
+    is_known = is_beyond_k[:, -1].where(has_k, is_cut[:, -1])
+    if kept.shape[1] == logits.shape[1]:
         is_known.fill_(True)
-    rest = torch.nonzero(~is_known).flatten()
-    left, cuts_nothing = logits[rest], (p[rest] >= 1) & ~has_k[rest]
+    cuts_nothing = (p >= 1) & ~has_k
+    whole = torch.nonzero(cuts_nothing).flatten()
+    others = torch.nonzero(~is_known & ~cuts_nothing).flatten()
+    rows, other_rows = logits[whole], logits[others]
     logits.fill_(-torch.inf).scatter_(1, token_ids, kept.masked_fill_(is_cut, -torch.inf))
-    if cuts_nothing.all():
-        logits[rest] = left
-    else:
-        logits[rest] = _apply_to_all(left, None if k is None else k[rest], p[rest])
+    logits[whole] = rows
+    if len(others):
+        other_k = None if k is None else k[others]
+        logits[others] = _upstream_apply_top_k_top_p(other_rows, other_k, p[others])
     return logits
 
 
-_apply_to_all = upstream.apply_top_k_top_p
+def _mass_from_each_on(
+    logits: Tensor,  # [rows, vocab]
+    kept: Tensor,  # [rows, likeliest]
+    token_ids: Tensor,  # [rows, likeliest]
+    is_beyond_k: Tensor,  # [rows, likeliest]
+    has_k: Tensor,  # [rows]
+) -> Tensor:
+    """The probability of each token and all less likely ones, [rows, likeliest].
+
+    That is what vLLM compares with 1 - p: summed from the other end it would be less exact.
+    """
+    of_all = logits.softmax(dim=1)
+    probabilities = of_all.gather(1, token_ids)
+    rest = of_all.scatter_(1, token_ids, 0.0).sum(dim=1, keepdim=True)
+    if has_k.any():
+        of_k = kept.masked_fill(is_beyond_k, -torch.inf).softmax(dim=1)
+        probabilities = of_k.where(has_k.unsqueeze(1), probabilities)
+        rest = rest.masked_fill(has_k.unsqueeze(1), 0.0)
+    return probabilities.flip(1).cumsum(dim=1).flip(1) + rest
+
+
+_upstream_apply_top_k_top_p = upstream.apply_top_k_top_p

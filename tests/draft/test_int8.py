@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import numba
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,9 @@ def layer(num_outputs: int = 40, bias: bool = True) -> nn.Linear:
 
 def input_rounding(linear: nn.Linear, x: Tensor) -> Tensor:
     """What the rounding of a row to 16 bits may make of each output, at most."""
-    most = min(2**15 - 2, 2**31 / 127 / 128 - 2)
-    steps = x.abs().amax(-1, keepdim=True) / most
-    return 0.501 * steps * linear.weight.abs().sum(1) * 1.01
+    largest, total = x.abs().amax(-1, keepdim=True), x.abs().sum(-1, keepdim=True)
+    steps = torch.maximum(largest / (2**15 - 2), total / (0.998 * 2**31 / 127 - x.shape[-1]))
+    return 0.51 * steps * linear.weight.abs().sum(1)
 
 
 def with_rounded_weights(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -65,7 +66,37 @@ def test_the_largest_sums_have_room(num_inputs: int) -> None:
     assert out[0].tolist() == pytest.approx([num_inputs, -num_inputs], rel=1e-3)
 
 
-def test_compiled_for_a_processor_without_the_instruction() -> None:
+@pytest.mark.parametrize("num_inputs", [576, 8192])
+@torch.inference_mode()
+def test_one_huge_input_leaves_the_others_their_digits(num_inputs: int) -> None:
+    torch.manual_seed(0)
+    linear, x = nn.Linear(num_inputs, 64, bias=False), torch.randn(4, num_inputs)
+    x[:, 5] = 1000.0
+    out, expected = Int8Linear(linear.weight)(x), with_rounded_weights(linear, x)
+    assert ((out - expected).abs() <= input_rounding(linear, x) + 1e-5 * expected.abs()).all()
+    x[:, 5] = 0.0
+    others = with_rounded_weights(linear, x)
+    assert (out - expected).norm() < 0.02 * others.norm()
+
+
+@torch.inference_mode()
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    linear, x = layer(), torch.randn(3, 96)
+    x[1, 4] = torch.nan
+    x[2, 4] = torch.inf
+    out = Int8Linear(linear.weight, linear.bias)(x)
+    assert out[0].isfinite().all()
+    assert out[1:].isnan().all()
+
+
+@torch.inference_mode()
+def test_weights_may_lie_in_any_order() -> None:
+    weight, x = torch.randn(64, 40, generator=torch.Generator().manual_seed(0)), torch.ones(1, 64)
+    assert torch.equal(Int8Linear(weight.t())(x), Int8Linear(weight.t().contiguous())(x))
+
+
+@pytest.mark.parametrize("setting", [("NUMBA_CPU_NAME", "generic"), ("NUMBA_ENABLE_AVX", "0")])
+def test_compiled_for_a_processor_without_the_instruction(setting: tuple[str, str]) -> None:
     code = """
 import torch
 from specray.draft.int8 import Int8Linear
@@ -83,11 +114,12 @@ print(Int8Linear(weight)(x).flatten().tolist())
                 text=True,
             ).stdout
         )
-        for added in ({}, {"NUMBA_CPU_NAME": "generic"})
+        for added in ({}, dict([setting]))
     ]
     assert results[0] == results[1]
 
 
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
 @torch.inference_mode()
 def test_several_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     linear, x = layer(300), uneven_rows(7)

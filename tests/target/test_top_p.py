@@ -41,12 +41,25 @@ def test_each_row_has_its_own() -> None:
     check(logits, [NO_K, 3000, 7] * 2, [0.9, 0.5, 0.999] * 2)
 
 
-def test_rows_without_either_stay_as_they_are() -> None:
-    logits = make_logits(3, 4.0)
-    p = torch.tensor([1.0, 0.5, 1.0])
-    cut = top_p.apply_top_k_top_p(logits.clone(), torch.tensor([NO_K] * 3), p)
-    assert torch.equal(cut[[0, 2]], logits[[0, 2]])
-    assert cut[1].isinf().any()
+@pytest.mark.parametrize("spread", [0.1, 4.0, 20.0])  # at 20 few tokens sum to 1 but for rounding
+@pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 1024])
+def test_rows_without_either_stay_as_they_are(spread: float, vocab_size: int) -> None:
+    logits = make_logits(9, spread)[:, :vocab_size].contiguous()
+    p = torch.tensor([1.0, 0.5, 1.0] * 3)
+    cut = top_p.apply_top_k_top_p(logits.clone(), torch.tensor([vocab_size] * 9), p)
+    assert torch.equal(cut[p == 1], logits[p == 1])
+    assert cut[p < 1].isinf().any(dim=1).all()
+
+
+@pytest.mark.parametrize("offset", [0.0, 25.0, 1000.0])
+@pytest.mark.parametrize("p", [0.99, 0.9999, 0.99999])
+def test_a_border_far_out_is_where_vllm_has_it(offset: float, p: float) -> None:
+    check(make_logits(16, 8.0) + offset, None, [p] * 16)
+
+
+@pytest.mark.parametrize("k", [17, 40])
+def test_top_k_alone_in_a_batch_with_top_p(k: int) -> None:
+    check(make_logits(4, 20.0), [k] * 4, [1.0, 0.9] * 2)
 
 
 def test_top_k_alone() -> None:
