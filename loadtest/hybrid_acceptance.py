@@ -20,7 +20,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from specray.cli.bench.report import collect_meta
 from specray.config import PromptLookupConfig
 from specray.distill.loops import loop_start
 from specray.draft.hybrid import HybridProposer
-from specray.draft.mixture import Expert
 from specray.draft.ngram_model import NgramModel, Opinion, load_ngrams
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
@@ -42,6 +41,12 @@ from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 DEPTH = 5
 SUPPORT = 32
 KINDS = ("chat", "summarising", "code")
+
+
+class Expert(Protocol):
+    """Knows a part of the distribution of what comes next; the rest is left to others."""
+
+    def opinion(self, session: Session, drafted: Sequence[int]) -> Opinion | None: ...
 
 
 class Sparse(NamedTuple):
@@ -167,7 +172,7 @@ class ReplayedModel:
         return []
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        return [self._session.proposal(self._drafted(), "mixture") for _ in session_ids]
+        return [self._session.proposal(self._drafted(), "model") for _ in session_ids]
 
     def _drafted(self) -> list[int]:
         world, session = self._world, self._session
@@ -209,21 +214,16 @@ def make_drafts(world: World, ngrams: NgramModel | None) -> dict[str, Callable[[
         model = ReplayedModel(world, experts, has_model=has_model)
         return Drafted(model, model)
 
-    def hybrid(*experts: Expert, copies: bool = False, has_model: bool = True) -> Drafted:
-        lookup = PromptLookup(PromptLookupConfig())
-        mixed = [*experts, lookup] if copies else experts
-        model = ReplayedModel(world, mixed, has_model=has_model)
-        return Drafted(HybridProposer(lookup, model), model)
+    def hybrid(*experts: Expert, has_model: bool = True) -> Drafted:
+        model = ReplayedModel(world, experts, has_model=has_model)
+        return Drafted(HybridProposer(PromptLookup(PromptLookupConfig()), model), model)
 
     drafts = {
         "look-up": lambda: Drafted(PromptLookup(PromptLookupConfig()), None),
         "recycling": lambda: alone(Recycling(world, 1.0), has_model=False),
         "model": lambda: alone(),
         "look-up, model": lambda: hybrid(),
-        "look-up, model with copies mixed in": lambda: hybrid(copies=True),
-        "look-up, model with copies and recycling mixed in": lambda: hybrid(
-            Recycling(world, 0.1), copies=True
-        ),
+        "look-up, model with recycling mixed in": lambda: hybrid(Recycling(world, 0.1)),
     }
     if ngrams is not None:
         drafts |= {
@@ -232,9 +232,7 @@ def make_drafts(world: World, ngrams: NgramModel | None) -> dict[str, Callable[[
             "look-up, n-grams with recycling mixed in": lambda: hybrid(
                 Ngrams(ngrams), Recycling(world, 0.3), has_model=False
             ),
-            "look-up, model with copies and n-grams mixed in": lambda: hybrid(
-                Ngrams(ngrams, 0.3), copies=True
-            ),
+            "look-up, model with n-grams mixed in": lambda: hybrid(Ngrams(ngrams, 0.3)),
         }
     return drafts
 
@@ -273,10 +271,9 @@ def chance(draft: Drafted, world: World, proposal: Proposal, place: int) -> floa
     """Of the first token to be accepted."""
     if not proposal.token_ids:
         return 0.0
-    is_mixed = proposal.source == "mixture" and draft.model is not None
     if world.sampling.is_greedy:
         return float(proposal.token_ids[0] == world.text.token_ids[place])
-    if is_mixed and draft.model is not None:
+    if proposal.source == "model" and draft.model is not None:
         return overlap(world.target(place), draft.model.last[0])
     return world.target(place).of(proposal.token_ids[0])
 

@@ -6,13 +6,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["model", "mixture", "ngram", "prompt_lookup", "stop_gap"]
+Source = Literal["model", "ngram", "prompt_lookup", "stop_gap"]
 """Where a proposal's tokens come from; a label of the metrics.
 
-A mixture is a model with the request's own text mixed into its distributions, for every token
-anew: a copy that the model goes on behind, and the other way round. The label says what took part,
-never what a token was drawn by: depth is chosen by it, so it must not depend on the tokens. A
-stop-gap is what a target copies by itself when no draft's proposal is there.
+Depth is chosen by it, so it must not depend on the tokens that are proposed. A stop-gap is what a
+target copies by itself when no draft's proposal is there.
 """
 
 DataPath = Literal["relay", "direct"]

@@ -21,7 +21,6 @@ from specray.draft.branch import Branch
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
-from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.rollout import Draft
@@ -41,7 +40,6 @@ class DraftAhead:
         fan_out: int,
         support: int,
         generator: torch.Generator,
-        mixture: Mixture | None = None,
     ) -> None:
         """Takes what it shares with the proposer.
 
@@ -51,13 +49,12 @@ class DraftAhead:
             fan_out: branches per session that is in flight; 0 drafts nothing ahead.
             support: most tokens that a distribution keeps.
             generator: randomness, on the model's device.
-            mixture: what is mixed into what the model says; None for the model alone.
         """
         self.is_on = fan_out > 0
         self._fan_out = fan_out
         self.outcomes = OutcomeModel()
         self._pool = pool
-        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator, mixture)
+        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator)
         self._max_length = min(model.max_positions, pool.capacity)
         self._followed: dict[int, Followed] = {}
         self._num_late = 0

@@ -13,7 +13,6 @@ from specray.draft.branch import Branch
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
-from specray.draft.mixture import Mixture
 from specray.draft.outcomes import OutcomeModel
 from specray.sampling.truncation import BatchSampling, Truncated, draw
 from specray.types import Proposal, TruncatedDistributions
@@ -41,11 +40,9 @@ class AheadPass:
         fan_out: int,
         support: int,
         generator: torch.Generator,
-        mixture: Mixture | None,
     ) -> None:
         """See `DraftAhead`."""
         self._model = model
-        self._mixture = mixture
         self._pool = pool
         self._outcomes = outcomes
         self._most_fan_out = self._fan_out = fan_out
@@ -72,8 +69,7 @@ class AheadPass:
         branches = _unfinished(sessions, num_rows)
         if not feeding and not branches:
             return None
-        flights = {f.session.session_id: f.flight.token_ids for f in sessions}
-        token_ids, drawn = self._compute(feeding, branches, flights)
+        token_ids, drawn = self._compute(feeding, branches)
         for row, followed in enumerate(feeding):
             followed.take_bonus(drawn, row)
         for row, branch in enumerate(branches, start=len(feeding)):
@@ -141,7 +137,6 @@ class AheadPass:
         self,
         feeding: Sequence[Followed],
         branches: Sequence[Branch],
-        flights: dict[int, tuple[int, ...]],
     ) -> tuple[list[int], TruncatedDistributions]:
         """What is drawn for each, [rows], and from what, [rows, support]."""
         rows = [f.row() for f in feeding] + [branch.row() for branch in branches]
@@ -151,19 +146,10 @@ class AheadPass:
         cache = self._model.make_cache(rows)
         logits = self._model.next_logits(_new_tokens(rows, token_ids, self._model.device), cache)
         cache.store()
-        if self._mixture is not None:
-            drafted = [f.flight.token_ids for f in feeding]
-            drafted += [_path(branch, flights[branch.session.session_id]) for branch in branches]
-            logits = self._mixture.mix(logits, sessions, drafted)
         drawn = draw(logits, sampling.with_distributions(), self._support, self._generator)
         if self._model.head_token_ids is not None:
             drawn = drawn.named(self._model.head_token_ids)
         return drawn.token_ids.tolist(), _on_cpu(drawn.distributions)
-
-
-def _path(branch: Branch, flight: tuple[int, ...]) -> tuple[int, ...]:
-    """What stands between a session's tokens and a branch's next one."""
-    return (*flight[: branch.num_accepted], branch.added, *branch.token_ids)
 
 
 def _unfinished(sessions: Collection[Followed], most: int) -> list[Branch]:

@@ -16,7 +16,6 @@ from specray.config import (
 )
 from specray.draft.hybrid import HybridProposer
 from specray.draft.loading import load_language_model
-from specray.draft.mixture import Mixture
 from specray.draft.model import ModelProposer
 from specray.draft.ngram_model import NGRAM_FILE, load_ngrams
 from specray.draft.ngrams import NgramProposer
@@ -42,8 +41,8 @@ def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Prop
     if config.method == "model" and config.model is not None:
         return _model_proposer(config.model, slowness)
     if config.method == "hybrid" and config.model is not None:
-        lookup = PromptLookup(config.prompt_lookup)
-        return HybridProposer(lookup, _model_proposer(config.model, slowness, lookup))
+        model = _model_proposer(config.model, slowness)
+        return HybridProposer(PromptLookup(config.prompt_lookup), model)
     if config.method == "ngram" and config.ngram is not None:
         return HybridProposer(PromptLookup(config.prompt_lookup), _ngram_proposer(config.ngram))
     if config.method == "custom" and config.custom is not None:
@@ -65,14 +64,12 @@ def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
         )
 
 
-def _model_proposer(
-    config: ModelDraftConfig, slowness: Slowness | None, lookup: PromptLookup | None = None
-) -> Proposer:
+def _model_proposer(config: ModelDraftConfig, slowness: Slowness | None) -> Proposer:
     if config.target_tokenizer is None:
-        return _proposer_of(config, None, slowness, lookup)
+        return _proposer_of(config, None, slowness)
     target = Vocabulary(resolve(config.target_tokenizer))
     translation = translate(target, Vocabulary(resolve(config.model)))
-    proposer = _proposer_of(config, translation.draft_ids, slowness, None)
+    proposer = _proposer_of(config, translation.draft_ids, slowness)
     return TranslatedProposer(proposer, translation)
 
 
@@ -80,18 +77,14 @@ def _proposer_of(
     config: ModelDraftConfig,
     allowed: Collection[int] | None,
     slowness: Slowness | None,
-    lookup: PromptLookup | None,
 ) -> ModelProposer:
     model = load_language_model(resolve(config.model), config, allowed)
     if slowness is not None:
         model = SlowedModel(model, slowness)
-    mixture = None
-    if lookup is not None:
-        mixture = Mixture([lookup], model.vocab_size, model.head_token_ids)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()
-    return ModelProposer(model, config, generator, mixture)
+    return ModelProposer(model, config, generator)
 
 
 def _ngram_proposer(config: NgramDraftConfig) -> NgramProposer:

@@ -63,16 +63,12 @@ class HybridProposer:
 
     @property
     def sources(self) -> frozenset[Source]:
-        """Those in use; n-grams stand in the model's place.
-
-        Without look-ups none are mixed into what the model says either.
-        """
+        """Those in use; n-grams stand in the model's place."""
         return self._sources
 
     @sources.setter
     def sources(self, sources: frozenset[Source]) -> None:
         self._sources = sources
-        self._lookup.is_mixed = "prompt_lookup" in sources
         self._uses_model = bool(sources & {"model", "ngram"})
 
     def open(self, session: OpenSession) -> None:

@@ -1,7 +1,6 @@
 """A draft with a model: batched, cached, one forward pass per position for all sessions."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,13 +10,12 @@ from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
-from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession, SessionStore
 from specray.draft.outcomes import Outcome
 from specray.draft.rollout import Rollout
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
-from specray.types import Commit, OpenSession, Proposal, Source
+from specray.types import Commit, OpenSession, Proposal
 
 _PREFILL_TOKENS = 64  # one pass of a prefill; what it takes is what other sessions wait
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
@@ -41,7 +39,6 @@ class ModelProposer:
         model: LanguageModel,
         config: ModelDraftConfig,
         generator: torch.Generator,
-        mixture: Mixture | None = None,
     ) -> None:
         """Takes the KV memory.
 
@@ -49,19 +46,15 @@ class ModelProposer:
             model: the draft.
             config: limits of sessions, memory and shipped distributions.
             generator: randomness of sampled drafts, on the model's device.
-            mixture: what is mixed into what the model says; None for the model alone.
         """
         self._model = model
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
-        self._ahead = DraftAhead(
-            model, self._pool, config.fan_out, config.support, generator, mixture
-        )
+        self._ahead = DraftAhead(model, self._pool, config.fan_out, config.support, generator)
         self._store = SessionStore(self._pool, config.max_sessions, self._ahead)
         self._max_length = min(model.max_positions, self._pool.capacity)
         self._rollout = Rollout(
-            model, config.support, generator, mixture, shows_candidates=self._ahead.is_on
+            model, config.support, generator, shows_candidates=self._ahead.is_on
         )
-        self._source: Source = "model" if mixture is None else "mixture"
         self._outcomes: list[Proposal] = []  # drafted ahead, to be sent
         self._behind: dict[int, ModelSession] = {}  # left to `work`, first come first served
 
@@ -105,7 +98,7 @@ class ModelProposer:
         for session in self._store.use(session_ids):
             partial = self._ahead.take_partial(session)
             if partial is not None:
-                answers[session.session_id] = replace(partial, source=self._source)
+                answers[session.session_id] = partial
             elif not (session.depth and self._ahead.leave_unanswered(session)):
                 asking.append(session)
         rows = [row for row in self._plan(asking) if row.depth > 0]
@@ -114,7 +107,7 @@ class ModelProposer:
         if rows:
             answers |= self._draft(rows)
         for session in asking:
-            answers.setdefault(session.session_id, session.proposal((), self._source))
+            answers.setdefault(session.session_id, session.proposal((), "model"))
         return [answers[i] for i in session_ids if i in answers]
 
     def work(self) -> bool:
@@ -128,7 +121,7 @@ class ModelProposer:
                 return True
             del self._behind[session_id]
         outcomes = self._ahead.run_pass()
-        self._outcomes += [replace(p, source=self._source) for p in outcomes or ()]
+        self._outcomes += outcomes or ()
         return outcomes is not None
 
     def take_ahead(self) -> list[Proposal]:
@@ -210,7 +203,7 @@ class ModelProposer:
         for session, draft in zip(sessions, drafts, strict=True):
             session.set_cached(len(session), ahead=draft.token_ids[:-1])
             proposal = session.proposal(
-                draft.token_ids, self._source, draft.distributions, confidences=draft.confidences
+                draft.token_ids, "model", draft.distributions, confidences=draft.confidences
             )
             proposals[session.session_id] = proposal
             self._ahead.send(session, draft)

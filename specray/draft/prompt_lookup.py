@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
 from specray.config import PromptLookupConfig
 from specray.draft.ngram_index import Context, Guess, NgramIndex
-from specray.draft.ngram_model import Opinion
 from specray.draft.session import Session, unknown_session
 from specray.draft.shared_index import SharedIndex
 from specray.draft.survival import (
@@ -23,7 +20,6 @@ from specray.draft.survival import (
 )
 from specray.types import Commit, OpenSession, Proposal
 
-_TRUST = 0.8  # measured: between 0.7 and 1 it matters little
 _MOST_OUTCOMES = 4  # tokens per place; rarer ones are not worth their bytes
 
 
@@ -57,7 +53,6 @@ class PromptLookup:
     """
 
     def __init__(self, config: PromptLookupConfig) -> None:
-        self.is_mixed = True  # whether it has an opinion for others to mix
         self._config = config
         self._survival = Survival(OWN_TEXT)
         self._shared_survival = Survival(EARLIER_ANSWERS)
@@ -151,24 +146,6 @@ class PromptLookup:
                     )
             if accepted is not None:
                 context, last = index.beyond(context, accepted), accepted
-
-    def opinion(self, session: Session, drafted: Sequence[int]) -> Opinion | None:
-        """What would be copied behind a session's tokens and those drafted beyond them.
-
-        Its share of a distribution is a little less than its chance to be right: where it was
-        right, the others were right more often than elsewhere. None where nothing is found.
-        """
-        entry = self._entries.get(session.session_id)
-        if entry is None or not self.is_mixed:
-            return None
-        context = entry.index.end
-        for token_id in drafted:
-            context = entry.index.beyond(context, token_id)
-        lookup = self._look_up(entry, context, 1)
-        if not lookup.token_ids:
-            return None
-        share = np.array([_TRUST * lookup.rates[0]], np.float32)
-        return Opinion(np.array(lookup.token_ids, np.int64), share)
 
     def _look_up(self, entry: _Entry, context: Context, depth: int) -> Lookup:
         """The copy that is expected to get furthest."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specray.draft.attention import AttentionCache, NewTokens
 from specray.draft.language_model import LanguageModel
-from specray.draft.mixture import Mixture
 from specray.draft.model_session import ModelSession
 from specray.sampling.truncation import BatchSampling, Drawn, draw
 from specray.types import TruncatedDistributions
@@ -40,13 +39,10 @@ class Rollout:
         model: LanguageModel,
         support: int,
         generator: torch.Generator,
-        mixture: Mixture | None = None,
         *,
         shows_candidates: bool,
     ) -> None:
-        """Takes the model, and what is mixed into what it says if there is anything."""
         self._model = model
-        self._mixture = mixture
         self._shows_candidates = shows_candidates
         self._support = support
         self._generator = generator
@@ -63,9 +59,6 @@ class Rollout:
         steps: list[Drawn] = []
         for step in range(1, depths[0] + 1):
             logits = self._model.next_logits(new, cache)
-            if self._mixture is not None:
-                beyond = _rows(steps, len(logits))
-                logits = self._mixture.mix(logits, sessions[: len(logits)], beyond)
             drawn = draw(logits, sampling.first(len(logits)), self._support, self._generator)
             if self._model.head_token_ids is not None:
                 drawn = drawn.named(self._model.head_token_ids)
@@ -86,13 +79,6 @@ class Rollout:
             counts,
             lengths,
         )
-
-
-def _rows(steps: list[Drawn], num_rows: int) -> list[list[int]]:
-    """What was drafted so far for each of the first rows."""
-    if not steps:
-        return [[] for _ in range(num_rows)]
-    return torch.stack([step.token_ids[:num_rows] for step in steps], dim=1).tolist()
 
 
 def _split(steps: list[Drawn], sessions: Sequence[ModelSession]) -> list[Draft]:

@@ -12,7 +12,6 @@ from specray.config import ModelDraftConfig, PromptLookupConfig
 from specray.draft.causal_lm import CausalLm
 from specray.draft.hybrid import HybridProposer
 from specray.draft.llama import LlamaPass
-from specray.draft.mixture import Mixture
 from specray.draft.model import ModelProposer
 from specray.draft.ngram_model import NgramModel, NgramOrder, context_keys
 from specray.draft.ngrams import NgramProposer
@@ -52,15 +51,6 @@ def hybrid(llama: PreTrainedModel) -> Proposer:
     return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4)), model(llama))
 
 
-def mixed(llama: PreTrainedModel) -> Proposer:
-    copies = PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4))
-    decoder = LlamaPass(copy.deepcopy(llama))
-    mixture = Mixture([copies], decoder.vocab_size, decoder.head_token_ids)
-    config = ModelDraftConfig(model="tiny", support=8, max_tokens=1024)
-    proposer = ModelProposer(decoder, config, torch.Generator().manual_seed(0), mixture)
-    return HybridProposer(copies, proposer)
-
-
 def ngrams(_: PreTrainedModel) -> Proposer:
     """Behind each token either of two others."""
     contexts = np.arange(100)[:, None]
@@ -74,7 +64,7 @@ def ngrams(_: PreTrainedModel) -> Proposer:
     return NgramProposer(NgramModel([table]), np.random.default_rng(0))
 
 
-@pytest.fixture(params=[lookup, model, llama_pass, translated, hybrid, mixed, ngrams])
+@pytest.fixture(params=[lookup, model, llama_pass, translated, hybrid, ngrams])
 def proposer(request: pytest.FixtureRequest, llama: PreTrainedModel) -> Proposer:
     make: Callable[[PreTrainedModel], Proposer] = request.param
     return make(llama)
