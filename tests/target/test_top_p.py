@@ -24,7 +24,7 @@ def check(logits: Tensor, k: list[int] | None, p: list[float] | None) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 4.0, 20.0])  # 0.1: nearly all tokens are needed
-@pytest.mark.parametrize("p", [1e-6, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("p", [1e-9, 1e-6, 0.3, 0.9, 0.999])  # 1 - 1e-9 is 1
 def test_top_p_keeps_what_vllm_keeps(spread: float, p: float) -> None:
     check(make_logits(3, spread), None, [p] * 3)
 
