@@ -46,7 +46,7 @@ DEPTHS = (None, 0, 2, None, 1, 5)  # caps of the requests, in turn
 
 
 class RecordingScheduler(SpeculativeScheduler):
-    """Keeps a journal of steps: requests, tokens, KV tokens, seconds, whether without prefill."""
+    """Keeps a journal of steps: a `StepLoad`'s numbers, seconds, whether without prefill."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)

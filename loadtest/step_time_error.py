@@ -37,9 +37,9 @@ def main() -> None:
     args = parser.parse_args()
     recorded = json.loads(args.steps.read_text())
     steps = [
-        (StepLoad(*row[:3]), row[3])
+        (StepLoad(*row[:-2]), row[-2])
         for row in recorded["steps"]
-        if row[1] > 0 and (row[4] or not args.decode_only)
+        if row[1] > 0 and (row[-1] or not args.decode_only)
     ][SKIPPED:]
     figures = {}
     for name, make in (("no profile", StepTimeModel), ("roofline", with_roofline)):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate
 from specray.control.policies import make_policy
@@ -33,6 +35,7 @@ class Surroundings(NamedTuple):
     num_prefills: int = 0
     num_prefill_tokens: int = 0  # of those prefills' next chunks
     max_drafts: int = NO_LIMIT  # room for draft tokens
+    num_sampled: int = 0  # requests that decode, and sample
 
 
 class Planner:
@@ -220,8 +223,8 @@ class Planner:
     def _probe_cost_s(self, num_probed: int, num_decoding: int, wait_s: float) -> float:
         """Seconds that a step with a probe takes longer; only waits that end are paid in full."""
         load = self._batch(num_decoding, 0.0).load
-        longer = load._replace(num_tokens=load.num_tokens + PROBE_DEPTH * num_probed)
-        step_cost_s = self.step_time.step_s(longer) - self.step_time.step_s(load)
+        steps_s = self.step_time.predict(load, np.arange(PROBE_DEPTH * num_probed + 1.0))
+        step_cost_s = float(steps_s[-1] - steps_s[0])
         return step_cost_s + (wait_s if wait_s < self._step_s else self._step_s)
 
     def _learn(self) -> None:
@@ -241,6 +244,7 @@ class Planner:
             num_decoding + around.num_prefills,
             num_decoding + around.num_prefill_tokens,
             around.num_kv_tokens,
+            around.num_sampled,
         )
         rate = self._arrivals.per_s
         return Batch(load, num_decoding, around.max_drafts, wait_s, rate)

@@ -23,6 +23,7 @@ class StepLoad(NamedTuple):
     num_requests: int  # that get a token from it, or a part of their prefill
     num_tokens: int  # that it computes: one of each request, draft tokens, chunks of prefills
     num_kv_tokens: int  # whose keys and values it reads, over all its requests
+    num_sampled: int = 0  # of its tokens, those after which one is drawn and not just the likeliest
 
 
 class StepTime(Protocol):

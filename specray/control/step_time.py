@@ -10,10 +10,18 @@ from numpy.typing import NDArray
 from specray.control.roofline import Numbers, StepLoad, StepTime
 
 _KNOTS = (8.0, 32.0, 128.0, 512.0)  # tokens of a step at which the cost of one may rise
-_FEATURES = ("prior", "base", "token", *(f"beyond {knot:g}" for knot in _KNOTS), "request", "kv")
+_FEATURES = (
+    "prior",
+    "base",
+    "token",
+    *(f"beyond {knot:g}" for knot in _KNOTS),
+    "request",
+    "kv",
+    "sampled",
+)
 # How far each coefficient may stray from 0 (the first: from the start's), in units of the first
 # prediction: 0.05 a token makes 20 tokens cost as much again as all the rest.
-_SCALES = np.array([2.0, 0.3, 0.05, 0.05, 0.02, 0.008, 0.002, 0.03, 1e-4])
+_SCALES = np.array([2.0, 0.3, 0.05, 0.05, 0.02, 0.008, 0.002, 0.03, 1e-4, 0.05])
 _NOISE = 0.1  # of a step's time, by which steps of the same size differ
 
 _BIN_FORGETTING = 0.98  # weight that a bin's steps keep when another of their size arrives
@@ -41,7 +49,7 @@ class MemoryBound:
 
 
 class StepTimeModel:
-    """T = prior * scale + costs of tokens, requests and KV tokens, none of them negative.
+    """T = prior * scale + costs of tokens, requests, KV and sampled tokens, none of them negative.
 
     The prior is the roofline's prediction where the hardware is known. The cost of a token may rise
     at some numbers of tokens, so that T is convex in it, as a step's is that is bound by memory
@@ -82,10 +90,13 @@ class StepTimeModel:
 
     def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """See `StepTime.predict`."""
-        scale, base, token, *beyond, request, kv = self._coefficients.tolist()
+        scale, base, token, *beyond, request, kv, sampled = self._coefficients.tolist()
         num_tokens = load.num_tokens + num_drafts
         fixed = base + request * load.num_requests + kv * load.num_kv_tokens
-        seconds = scale * self._prior.predict(load, num_drafts) + (fixed + token * num_tokens)
+        fixed += sampled * load.num_sampled
+        per_draft = sampled * min(1.0, load.num_sampled / max(1, load.num_requests))
+        seconds = scale * self._prior.predict(load, num_drafts)
+        seconds += fixed + token * num_tokens + per_draft * num_drafts
         for knot, cost in zip(_KNOTS, beyond, strict=True):
             if cost > 0:
                 seconds += cost * np.maximum(0.0, num_tokens - knot)
@@ -192,7 +203,15 @@ class StepTimeModel:
         beyond = [max(0.0, load.num_tokens - knot) for knot in _KNOTS]
         prior_s = float(self._prior.predict(load, np.zeros(1))[0])
         return np.array(
-            [prior_s, 1.0, load.num_tokens, *beyond, load.num_requests, load.num_kv_tokens]
+            [
+                prior_s,
+                1.0,
+                load.num_tokens,
+                *beyond,
+                load.num_requests,
+                load.num_kv_tokens,
+                load.num_sampled,
+            ]
         )
 
     def _fit(self) -> None:

@@ -54,6 +54,12 @@ def names(request: Request) -> Names:
     return Names(printable(args.get(REQUEST_ARG)), printable(args.get(TRACE_ARG)))
 
 
+def is_sampled(request: Request) -> bool:
+    """Whether its tokens are drawn, and not just the likeliest ones."""
+    params = request.sampling_params
+    return params is not None and params.sampling_type != SamplingType.GREEDY
+
+
 def _needs_depth_0(params: SamplingParams) -> bool:
     """vLLM's rejection sampler applies these to no draft position; see `workarounds`.
 

@@ -255,6 +255,7 @@ class SpeculativeScheduler(Scheduler):
             len(chunks),
             num_prefill_tokens,
             min(room - num_prefill_tokens, kv_room),
+            sum(_is_decoding(r) and requests.is_sampled(r) for r in self.running),
         )
 
     def _load(self, output: SchedulerOutput) -> StepLoad:
@@ -262,8 +263,14 @@ class SpeculativeScheduler(Scheduler):
         num_kv_tokens = sum(
             self.requests[r].num_computed_tokens for r in output.num_scheduled_tokens
         )
+        drafts = output.scheduled_spec_decode_tokens
+        num_sampled = sum(
+            1 + len(drafts.get(r, ()))
+            for r in output.num_scheduled_tokens
+            if not self.requests[r].is_prefill_chunk and requests.is_sampled(self.requests[r])
+        )
         num_requests = len(output.num_scheduled_tokens)
-        return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens)
+        return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens, num_sampled)
 
     def _observe_turnaround(self) -> None:
         """Time what lies between two verifications where nobody had to be waited for."""

@@ -134,6 +134,38 @@ def test_requests_kv_tokens_and_the_ridge_are_told_apart() -> None:
         assert predicted == pytest.approx(padded(num_tokens, kv), rel=0.15)
 
 
+def dear_to_sample(load: StepLoad) -> float:
+    return memory_bound(load.num_tokens) + 0.002 * load.num_sampled
+
+
+def test_what_sampling_costs_is_told_apart_from_tokens_however_many_greedy_steps_came_before() -> (
+    None
+):
+    model, rng = StepTimeModel(), random.Random(0)
+    for _ in range(5000):
+        num_tokens = rng.randrange(1, 25)
+        model.observe(load(num_tokens), memory_bound(num_tokens) * rng.gauss(1, 0.03))
+    for _ in range(60):
+        sampled = StepLoad(8, 8 + (drafts := rng.randrange(9)), 0, 8 + drafts)
+        model.observe(sampled, dear_to_sample(sampled) * rng.gauss(1, 0.03))
+    costs = model.predict(StepLoad(8, 8, 0, 8), np.array([0.0, 8.0]))
+
+    assert costs[0] == pytest.approx(dear_to_sample(StepLoad(8, 8, 0, 8)), rel=0.1)
+    assert costs[1] - costs[0] == pytest.approx(8 * (0.0015 + 0.002), rel=0.3)
+    assert predict(model, 16) == pytest.approx(memory_bound(16), rel=0.1)
+
+
+def test_of_a_batch_half_of_which_samples_half_the_drafts_are_thought_to() -> None:
+    model, rng = StepTimeModel(), random.Random(0)
+    for _ in range(2000):
+        num_tokens = rng.randrange(1, 25)
+        mixed = StepLoad(num_tokens, num_tokens, 0, rng.randrange(num_tokens + 1))
+        model.observe(mixed, dear_to_sample(mixed))
+    costs = np.diff(model.predict(StepLoad(8, 8, 0, 4), np.arange(8.0)))
+
+    assert costs == pytest.approx([0.0015 + 0.002 / 2] * 7, rel=0.1)
+
+
 def test_what_was_learnt_under_load_is_known_after_a_quiet_while() -> None:
     model = StepTimeModel()
     feed(model, near_the_ridge, 300)

@@ -2,14 +2,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.sampling_params import SamplingParams
 
 from specray.control.planner import Surroundings
 from specray.target.scheduler import SpeculativeScheduler
 
 
-def request(num_tokens: int, num_computed: int, *, is_chunk: bool = False) -> Any:
+def request(
+    num_tokens: int, num_computed: int, *, is_chunk: bool = False, temperature: float = 0.0
+) -> Any:
     return SimpleNamespace(
-        num_tokens=num_tokens, num_computed_tokens=num_computed, is_prefill_chunk=is_chunk
+        num_tokens=num_tokens,
+        num_computed_tokens=num_computed,
+        is_prefill_chunk=is_chunk,
+        sampling_params=SamplingParams(temperature=temperature),
     )
 
 
@@ -38,6 +44,13 @@ DECODING = [request(101, 100), request(201, 200)]
 
 def test_decoding_requests_leave_the_rest_of_the_budget() -> None:
     assert surroundings(DECODING) == Surroundings(300, 0, 0, 2046)
+
+
+def test_requests_that_sample_are_counted_once_they_decode() -> None:
+    sampling = request(101, 100, temperature=0.7)
+    prompt = request(900, 400, is_chunk=True, temperature=0.7)
+
+    assert surroundings([*DECODING, sampling, prompt]).num_sampled == 1
 
 
 def test_prefills_that_go_on_and_that_wait_are_counted_and_come_first() -> None:
