@@ -223,7 +223,9 @@ class Planner:
     def _probe_cost_s(self, num_probed: int, num_decoding: int, wait_s: float) -> float:
         """Seconds that a step with a probe takes longer; only waits that end are paid in full."""
         load = self._batch(num_decoding, 0.0).load
-        steps_s = self.step_time.predict(load, np.arange(PROBE_DEPTH * num_probed + 1.0))
+        steps_s = self.step_time.predict(
+            load, np.arange(PROBE_DEPTH * num_probed + 1, dtype=np.float64)
+        )
         step_cost_s = float(steps_s[-1] - steps_s[0])
         return step_cost_s + (wait_s if wait_s < self._step_s else self._step_s)
 

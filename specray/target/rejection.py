@@ -11,6 +11,8 @@ import vllm.v1.sample.rejection_sampler as upstream
 from torch import Tensor
 from vllm.v1.sample.metadata import SamplingMetadata
 
+from specray.target.drawing import draw
+
 
 def install() -> None:
     """In a worker on a CPU."""
@@ -114,11 +116,8 @@ def _draw_rest(
         rest[rejected] = 0.0
     else:
         rest = (p - q).clamp_(min=0)
-    sums = rest.cumsum(0, dtype=torch.float64)
-    if sums[-1] <= 0:  # they differ by rounding only
-        sums = p.cumsum(0, dtype=torch.float64)
-    drawn = sums[-1:] * torch.rand(1, dtype=torch.float64, generator=generator)
-    return int(torch.searchsorted(sums, drawn, right=True).clamp_(max=len(sums) - 1))
+    weights = rest if rest.any() else p  # which differ by rounding only
+    return int(draw(weights.unsqueeze(0), generator))
 
 
 _upstream_rejection_sample = upstream.rejection_sample

@@ -8,7 +8,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from specray.errors import StartupError
-from specray.target import rejection, top_p, workarounds
+from specray.target import drawing, rejection, top_p, workarounds
 from specray.types import TruncatedDistributions
 
 if current_platform.is_cpu():
@@ -27,8 +27,8 @@ class SpecrayWorker(_Worker):
         """Mend upstream's faults, then build the model runner and teach it distributions."""
         workarounds.apply_to_worker()
         if current_platform.is_cpu():
-            top_p.install()
-            rejection.install()
+            for part in (drawing, rejection, top_p):
+                part.install()
         super().init_device()
         runner = self.model_runner
         if self.use_v2_model_runner:

@@ -4,8 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm.platforms import current_platform
 
-from specray.target.worker import dense_draft_probs
+from specray.target import drawing, rejection, top_p, workarounds
+from specray.target.worker import SpecrayWorker, dense_draft_probs
 from specray.types import TruncatedDistributions
 
 VOCAB_SIZE = 7
@@ -60,3 +62,22 @@ def test_each_request_gets_its_own_rows() -> None:
 def test_nothing_verified_gives_no_rows() -> None:
     probs = dense_draft_probs(["a"], metadata([], [0]), {"a": q({1: 1.0})}, VOCAB_SIZE)
     assert probs.shape == (0, VOCAB_SIZE)
+
+
+@pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs")
+def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runner:
+        pass
+
+    installed = []
+    monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
+    for part in (drawing, rejection, top_p):
+        monkeypatch.setattr(part, "install", lambda part=part: installed.append(part))
+
+    def build_model_runner(worker: Any) -> None:
+        assert installed == [drawing, rejection, top_p]
+        worker.use_v2_model_runner, worker.model_runner = False, Runner()
+
+    monkeypatch.setattr(SpecrayWorker.__base__, "init_device", build_model_runner)
+    object.__new__(SpecrayWorker).init_device()
+    assert installed
