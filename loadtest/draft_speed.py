@@ -1,12 +1,14 @@
-"""What drafting costs on this machine: prompt lookup, and a small model on one thread.
+"""What drafting costs on this machine: prompt lookup, and a small model on one thread or a GPU.
 
     python -m loadtest.draft_speed --beside-target
+    python -m loadtest.draft_speed --device cuda --shape llama-1b --batch 1 4 16 64
 
-The model has SmolLM2-135M's shape with fewer layers, a trimmed head and random weights: speed
-depends on shapes only. Each proposal follows a commit that accepted all or half of the one before.
-Its floor is bytes over bandwidth: each pass reads all weights, and every session's keys and values,
-once, at the rate at which this thread sums an array. `--beside-target` gives another core what a
-target does: it reads 540 MB of weights every 50 ms. The two share the machine's bandwidth.
+The model has a known one's shape, by default SmolLM2-135M's with fewer layers, a trimmed head and
+random weights: speed depends on shapes only. Each proposal follows a commit that accepted all or
+half of the one before. Its floor is bytes over bandwidth: each pass reads all weights, and every
+session's keys and values, once, at the rate at which this thread, or the GPU, sums an array.
+`--beside-target` gives another core what a target does: it reads 540 MB of weights every 50 ms. The
+two share the machine's bandwidth. On a GPU it compares passes with and without CUDA graphs.
 """
 
 import argparse
@@ -36,6 +38,20 @@ from specray.draft.trimmed_head import DRAFT_FILE
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 VOCAB_SIZE = 49152
+SHAPES = {
+    "smollm2": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "llama-1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+}
 DEPTH = 4
 REPEATS = 24
 SETTINGS = (SamplingSettings(), SamplingSettings(1.0, top_p=0.95))
@@ -88,32 +104,36 @@ def lookup_figures() -> dict[str, float]:
     }
 
 
-def save_model(folder: str, num_layers: int, head_tokens: int) -> None:
+def save_model(folder: str, args: argparse.Namespace) -> None:
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=num_layers,
-        num_attention_heads=9,
-        num_key_value_heads=3,
+        num_hidden_layers=args.layers,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
+        **SHAPES[args.shape],
     )
     LlamaForCausalLM(config).save_pretrained(folder)
-    head = random.sample(range(VOCAB_SIZE), head_tokens)
+    head = random.sample(range(VOCAB_SIZE), args.head_tokens)
     (Path(folder) / DRAFT_FILE).write_text(json.dumps({"head_token_ids": head}))
 
 
 def num_weights(args: argparse.Namespace) -> int:
     """Those that every pass reads."""
-    layer = 576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536
-    return args.layers * layer + args.head_tokens * 576
+    width, inner, heads, kv_heads = SHAPES[args.shape].values()
+    layer = width * 2 * (heads + kv_heads) * (width // heads) + 3 * width * inner
+    return args.layers * layer + args.head_tokens * width
 
 
-def bandwidth() -> float:
-    """Bytes per second of one thread that reads."""
-    data = torch.ones(32 * 2**20)
-    return data.nbytes / median_s(data.sum)
+def num_kv_values(args: argparse.Namespace) -> int:
+    """Of a token's keys and values."""
+    width, _, heads, kv_heads = SHAPES[args.shape].values()
+    return args.layers * 2 * kv_heads * (width // heads)
+
+
+def bandwidth(device: str) -> float:
+    """Bytes per second of one thread, or a GPU, that reads."""
+    data = torch.ones(2**30 if device == "cuda" else 2**25, device=device)
+    return data.nbytes / median_s(lambda: data.sum().item())
 
 
 class Requests:
@@ -160,33 +180,37 @@ class Requests:
 
 
 def new_proposer(model: LanguageModel, config: ModelDraftConfig) -> ModelProposer:
-    return ModelProposer(model, config, torch.Generator().manual_seed(0))
+    return ModelProposer(model, config, torch.Generator(model.device).manual_seed(0))
 
 
-def model_figures(folder: str, quantization: str, args: argparse.Namespace) -> Iterator[dict]:
-    config = ModelDraftConfig(model="random", device="cpu", quantization=quantization)
+def model_figures(
+    folder: str, quantization: str, args: argparse.Namespace, *, is_graphed: bool
+) -> Iterator[dict]:
+    config = ModelDraftConfig(
+        model="random", device=args.device, quantization=quantization, cuda_graphs=is_graphed
+    )
+    kind = {"quantization": quantization, "cuda_graphs": is_graphed}
     started_s = time.perf_counter()
     model = load_language_model(folder, config)
     loaded_s = time.perf_counter()
     DraftService(new_proposer(model, config)).warm_up()
     warm_s = time.perf_counter()
-    yield {
-        "quantization": quantization,
+    value_bytes = model.dtype.itemsize
+    yield kind | {
         "load_s": loaded_s - started_s,
         "warm_up_s": warm_s - loaded_s,
     }
-    bytes_per_s = bandwidth()
+    bytes_per_s = bandwidth(args.device)
     for batch in args.batch:
         for sampling in SETTINGS:
             requests = Requests(new_proposer(model, config), batch, args.context)
             open_s = requests.open_s(sampling)
             turns_s = sorted(requests.turn_s() for _ in range(args.repeats))
-            kv_bytes = requests.mean_tokens(args.context) * args.layers * 2 * 3 * 64 * 4
-            weight_bytes = num_weights(args) * (1 if quantization == "int8" else 4)
+            kv_bytes = requests.mean_tokens(args.context) * num_kv_values(args) * value_bytes
+            weight_bytes = num_weights(args) * (1 if quantization == "int8" else value_bytes)
             floor_ms = 1e3 * DEPTH * (weight_bytes + kv_bytes) / bytes_per_s
             proposal_ms = 1e3 * statistics.median(turns_s)
-            yield {
-                "quantization": quantization,
+            yield kind | {
                 "batch": batch,
                 "temperature": sampling.temperature,
                 "proposal_ms": proposal_ms,
@@ -214,11 +238,13 @@ def target_beside(core: int | None) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2")
     parser.add_argument("--layers", type=int, default=8, help="as the bundled draft")
     parser.add_argument("--head-tokens", type=int, default=16384)
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--quantization", nargs="+", default=["none", "int8"])
+    parser.add_argument("--quantization", nargs="+", default=["none", "int8"], help="on a CPU")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--core", type=int, default=0, help="the draft's")
     parser.add_argument("--beside-target", type=int, nargs="?", const=1, help="the target's core")
@@ -227,14 +253,17 @@ def main() -> None:
     meta = collect_meta([]) | {
         "command": " ".join(["python -m loadtest.draft_speed", *sys.argv[1:]])
     }
-    os.sched_setaffinity(0, {args.core})
-    torch.set_num_threads(1)
+    kinds = [("none", False), ("none", True)]
+    if args.device == "cpu":
+        os.sched_setaffinity(0, {args.core})
+        torch.set_num_threads(1)
+        kinds = [(quantization, False) for quantization in args.quantization]
     random.seed(0)
     rows: list[dict] = [{"prompt_lookup": lookup_figures()}]
     with tempfile.TemporaryDirectory() as folder, target_beside(args.beside_target):
-        save_model(folder, args.layers, args.head_tokens)
-        for quantization in args.quantization:
-            for figures in model_figures(folder, quantization, args):
+        save_model(folder, args)
+        for quantization, is_graphed in kinds:
+            for figures in model_figures(folder, quantization, args, is_graphed=is_graphed):
                 print({name: round_figure(value) for name, value in figures.items()}, flush=True)
                 rows.append(figures)
     if args.json:

@@ -84,6 +84,10 @@ class ModelDraftConfig(_Settings):
     quantization: Literal["auto", "none", "int8"] = Field(
         "auto", description="Weights of the matrix products; `auto` is int8 on a CPU."
     )
+    cuda_graphs: bool = Field(
+        True,
+        description="On a GPU: record passes as CUDA graphs; Llama, Mistral and Qwen2 models only.",
+    )
     head_tokens: PositiveInt | None = Field(
         None,
         description="Most tokens that are ever proposed, of those that the draft lists as its "

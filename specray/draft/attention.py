@@ -33,6 +33,8 @@ class NewTokens(NamedTuple):
         """Each row's last entry of a tensor that has one for each token."""
         if len(tensor) == len(self.counts):
             return tensor
+        if len(set(self.counts)) == 1:  # an index would be copied to the device
+            return tensor.unflatten(0, (len(self.counts), -1))[:, -1]
         return tensor[[stop - 1 for stop in accumulate(self.counts)]]
 
     def followed_by(self, token_ids: Tensor) -> "NewTokens":

@@ -21,35 +21,43 @@ class BatchCache(Cache):
     0 * value, and would spread a NaN.
     """
 
-    def __init__(self, rows: Sequence[CachedRow]) -> None:
-        """Copies the rows' part of their sessions."""
+    def __init__(self, rows: Sequence[CachedRow], kv: Tensor | None = None) -> None:
+        """Copies the rows' part of their sessions.
+
+        Args:
+            rows: of the batch.
+            kv: [layers, 2 * kv_heads, rows or more, more columns than tokens, dim], finite: where
+                to put them; each pass then reads all of its columns, so that none differs in shape.
+        """
         super().__init__(layers=[])
         self._rows = rows
-        num_layers, num_heads, _, dim = rows[0].states.shape
-        self._num_columns = max(row.stop for row in rows) + 1
-        # [layers, 2 * heads, batch, columns, dim]
-        self._kv = rows[0].states.new_zeros(
-            num_layers, num_heads, len(rows), self._num_columns, dim
-        )
+        self._reads_all = kv is not None
+        if kv is None:
+            num_layers, num_heads, _, dim = rows[0].states.shape
+            num_columns = max(row.stop for row in rows) + 1
+            kv = rows[0].states.new_zeros(num_layers, num_heads, len(rows), num_columns, dim)
+        self.kv = kv
+        self._num_columns = kv.shape[3]
         for index, row in enumerate(rows):
             num_shared = row.num_cached if row.tail is None else row.num_shared
-            self._kv[:, :, index, :num_shared] = row.states[:, :, :num_shared]
+            self.kv[:, :, index, :num_shared] = row.states[:, :, :num_shared]
             if row.tail is not None:
                 own = row.tail[:, :, : row.num_cached - num_shared]
-                self._kv[:, :, index, num_shared : row.num_cached] = own
-        self._starts = torch.arange(len(rows), device=self._kv.device)[:, None] * self._num_columns
+                self.kv[:, :, index, num_shared : row.num_cached] = own
+        row_indices = torch.arange(kv.shape[2], device=kv.device)
+        self._starts = row_indices[:, None] * self._num_columns
         # Of the pass that runs:
-        self._written = self._starts  # [rows, queries], in `_kv[layer].flatten(1, 2)`
+        self._written = self._starts  # [rows, queries], in `kv[layer].flatten(1, 2)`
         self._length = 0
         self.mask = torch.empty(0)  # which columns each query sees, [rows, queries, length]
 
     def start_pass(self, new: NewTokens) -> NewTokens:
         """See `AttentionCache`."""
-        new = _padded(new)
+        new = padded(new)
         positions = new.positions.view(len(new.counts), -1)
         columns = positions.where(positions >= 0, self._num_columns - 1)
         self._written = self._starts[: len(positions)] + columns
-        self._length = max(new.lengths)
+        self._length = self._num_columns - 1 if self._reads_all else max(new.lengths)
         # Padding sees the first column: attention to nothing would be NaN, and spread.
         seen = torch.arange(self._length, device=positions.device)
         self.mask = seen <= positions.clamp(min=0).unsqueeze(2)
@@ -58,7 +66,7 @@ class BatchCache(Cache):
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
         """See `AttentionCache`. Heads that share a key head count as further queries of it."""
         num_rows, num_queries = self._written.shape
-        kv_heads = self._kv.shape[1] // 2
+        kv_heads = self.kv.shape[1] // 2
         queries, states = qkv.split((qkv.shape[1] - 2 * kv_heads, 2 * kv_heads), dim=1)
         keys, values = self._append(states, layer)
         shape = (num_rows, num_queries, kv_heads, -1, queries.shape[2])
@@ -88,7 +96,7 @@ class BatchCache(Cache):
     def store(self) -> None:
         """See `AttentionCache`."""
         for index, row in enumerate(self._rows):
-            computed = self._kv[:, :, index, row.num_cached : row.stop]
+            computed = self.kv[:, :, index, row.num_cached : row.stop]
             if row.tail is None:
                 row.states[:, :, row.num_cached : row.stop] = computed
             else:
@@ -97,14 +105,14 @@ class BatchCache(Cache):
 
     def _append(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Writes states [rows * queries, 2 * heads, dim]."""
-        kv = self._kv[layer]
+        kv = self.kv[layer]
         kv.flatten(1, 2).index_copy_(1, self._written.flatten(), states.transpose(0, 1))
         keys, values = kv[:, : len(self._written), : self._length].transpose(0, 1).chunk(2, dim=1)
         return keys, values
 
 
-def _padded(new: NewTokens) -> NewTokens:
-    """The same with as many tokens in each row."""
+def padded(new: NewTokens) -> NewTokens:
+    """The same with as many tokens in each row, on its left."""
     longest = max(new.counts)
     if min(new.counts) == longest:
         return new

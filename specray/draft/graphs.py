@@ -1,0 +1,157 @@
+"""Passes of a few tokens that are recorded once and replayed, as CUDA graphs.
+
+A small draft's kernels take a GPU less time than their launches take the CPU. A recording is of
+fixed shapes and addresses: batches are padded to a few shapes and lie in the same memory.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specray.draft.attention import AttentionCache, CachedRow, NewTokens
+from specray.draft.batch_cache import BatchCache, padded
+from specray.draft.language_model import LanguageModel
+
+logger = logging.getLogger(__name__)
+
+_LEAST_COLUMNS = 256
+_MOST_QUERIES = 2  # per row: after a commit its added token, and the one that was drafted last
+_NUM_WARM_UPS = 2  # libraries allocate on first use, which no recording may hold
+
+Replay = Callable[[], None]
+Recorder = Callable[[Callable[[], Tensor]], tuple[Replay, Tensor]]
+"""Records a computation; returns what repeats it, and the tensor that its result is then in."""
+
+
+class _Shape(NamedTuple):
+    rows: int
+    columns: int
+    queries: int  # new tokens of each row
+
+
+class _Recording(NamedTuple):
+    token_ids: Tensor  # [rows * queries], the input
+    positions: Tensor  # [rows * queries], likewise
+    logits: Tensor  # [rows, columns of the head], the output
+    replay: Replay
+
+
+class GraphedModel:
+    """A model on a GPU that replays its short passes and computes the others as it did.
+
+    It has one cache at a time: whoever makes one must be done with the one before.
+    """
+
+    copies_rows = True
+
+    def __init__(
+        self, model: LanguageModel, most_tokens: int, record: Recorder | None = None
+    ) -> None:
+        """Allocates the caches' memory.
+
+        Args:
+            model: one that computes with its cache's `attend` only, and copies rows.
+            most_tokens: that the memory is for, padding included; larger batches are computed as
+                the model does.
+            record: CUDA's if left out.
+        """
+        self._model = model
+        self.device, self.dtype = model.device, model.dtype
+        self.vocab_size, self.max_positions = model.vocab_size, model.max_positions
+        self.layout, self.head_token_ids = model.layout, model.head_token_ids
+        self._most_tokens = most_tokens
+        num_layers, num_heads, dim = model.layout
+        size = num_layers * 2 * num_heads * most_tokens * dim
+        # Zeros: attention masks what it must not see by 0 * value, and would spread a NaN.
+        self._memory = torch.zeros(size, dtype=model.dtype, device=model.device)
+        self._record_run = record or _CudaGraphs().record
+        self._recordings: dict[_Shape, _Recording] = {}
+        self._can_record = True
+        self._cache: BatchCache | None = None  # the latest, if it lies in the memory
+
+    def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
+        """In the memory that recordings use, if the batch fits there."""
+        self._cache = None
+        num_rows = _rounded_up(len(rows), 1)
+        num_columns = _rounded_up(max(row.stop for row in rows) + 1, _LEAST_COLUMNS)
+        if not self._can_record or num_rows * num_columns > self._most_tokens:
+            return self._model.make_cache(rows)
+        self._cache = BatchCache(rows, self._kv(num_rows, num_columns))
+        return self._cache
+
+    @torch.inference_mode()
+    def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
+        """Logits of the token after each row's last one; see `LanguageModel`."""
+        num_rows, num_queries = len(new.counts), max(new.counts)
+        if self._cache is None or cache is not self._cache or num_queries > _MOST_QUERIES:
+            return self._model.next_logits(new, cache)
+        shape = _Shape(self._cache.kv.shape[2], self._cache.kv.shape[3], num_queries)
+        recording = self._recording(shape)
+        if recording is None:
+            return self._model.next_logits(new, cache)
+        new = padded(new)
+        num_tokens = num_rows * num_queries
+        recording.token_ids[:num_tokens] = new.token_ids
+        recording.positions.fill_(-1)
+        recording.positions[:num_tokens] = new.positions
+        recording.replay()
+        return recording.logits[:num_rows].clone()  # the next replay writes there again
+
+    def _kv(self, num_rows: int, num_columns: int) -> Tensor:
+        """The beginning of the memory as [layers, 2 * kv_heads, rows, columns, dim]."""
+        num_layers, num_heads, dim = self.layout
+        shape = torch.Size((num_layers, 2 * num_heads, num_rows, num_columns, dim))
+        return self._memory[: shape.numel()].view(shape)
+
+    def _recording(self, shape: _Shape) -> _Recording | None:
+        """The shape's, made at first use; None where that is not possible."""
+        if shape not in self._recordings and self._can_record:
+            try:
+                self._recordings[shape] = self._record(shape)
+            except RuntimeError as error:
+                self._can_record = False
+                logger.warning("the draft runs without CUDA graphs, as one failed: %s", error)
+        return self._recordings.get(shape)
+
+    def _record(self, shape: _Shape) -> _Recording:
+        num_tokens = shape.rows * shape.queries
+        token_ids = torch.zeros(num_tokens, dtype=torch.long, device=self.device)
+        # Padding, all of it: what is computed while recording is written where nobody reads.
+        positions = torch.full_like(token_ids, -1)
+        counts, lengths = [shape.queries] * shape.rows, [shape.columns - 1] * shape.rows
+        new = NewTokens(token_ids, positions, counts, lengths)
+        cache = BatchCache((), self._kv(shape.rows, shape.columns))
+        replay, logits = self._record_run(lambda: self._model.next_logits(new, cache))
+        return _Recording(token_ids, positions, logits, replay)
+
+
+class _CudaGraphs:
+    """Records on the current device; recordings share their memory, so they run one at a time."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[int, int] | None = None
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+        """See `Recorder`; https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_NUM_WARM_UPS):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of the replica may use the device meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            logits = run()
+        return graph.replay, logits
+
+
+def _rounded_up(number: int, least: int) -> int:
+    """To a quarter of the power of two below it: few shapes, and little of them padding."""
+    number = max(number, least)
+    step = max(1, 1 << max(0, number.bit_length() - 3))
+    return -(-number // step) * step

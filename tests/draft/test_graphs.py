@@ -1,0 +1,169 @@
+"""Recordings are real on a GPU only; here they repeat the same computation on the same tensors."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specray.config import ModelDraftConfig
+from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.batch_cache import BatchCache
+from specray.draft.graphs import GraphedModel, Replay
+from specray.draft.llama import LlamaPass
+from specray.draft.model import ModelProposer
+from specray.types import Commit, OpenSession, SamplingSettings
+
+VOCAB_SIZE = 60
+MOST_TOKENS = 2048
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU"))
+
+
+class Recorder:
+    """Counts recordings and replays; the inputs that it was called with stay the inputs."""
+
+    def __init__(self) -> None:
+        self.num_recordings = self.num_replays = 0
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+        self.num_recordings += 1
+        logits = run().clone()
+
+        def replay() -> None:
+            self.num_replays += 1
+            logits.copy_(run())
+
+        return replay, logits
+
+
+def make_model(device: str = "cpu") -> LlamaPass:
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=2000,
+        initializer_range=0.3,
+    )
+    model = LlamaPass(LlamaForCausalLM(config).eval().to(device))
+    model.copies_rows = True  # as on a GPU
+    return model
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(
+        VOCAB_SIZE, (length,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+
+
+def prefilled(model: LlamaPass, length: int, room: int, seed: int) -> CachedRow:
+    num_layers, num_heads, dim = model.layout
+    states = torch.empty(num_layers, 2 * num_heads, room, dim, device=model.device)
+    cache = BatchCache([CachedRow(states, 0, length)])
+    token_ids = torch.tensor(text(length, seed), device=model.device)
+    positions = torch.arange(length, device=model.device)
+    model.next_logits(NewTokens(token_ids, positions, [length], [length]), cache)
+    cache.store()
+    return CachedRow(states, length, room)
+
+
+def run(model: LlamaPass | GraphedModel, plain: LlamaPass, lengths: list[int]) -> list[Tensor]:
+    """Three passes, of which the last has fewer rows; logits, and the states that they leave."""
+    rows = [prefilled(plain, length, length + 4, seed) for seed, length in enumerate(lengths)]
+    counts = [1 + index % 2 for index in range(len(rows))]
+    positions = [
+        position
+        for row, count in zip(rows, counts, strict=True)
+        for position in range(row.num_cached, row.num_cached + count)
+    ]
+    new = NewTokens(
+        torch.tensor(text(len(positions), seed=9), device=plain.device),
+        torch.tensor(positions, device=plain.device),
+        counts,
+        [row.num_cached + count for row, count in zip(rows, counts, strict=True)],
+    )
+    cache = model.make_cache(rows)
+    results = []
+    for num_rows in (len(rows), len(rows), max(1, len(rows) - 1)):
+        logits = model.next_logits(new, cache)
+        results.append(logits)
+        new = new.followed_by(logits[:num_rows].argmax(1))
+    cache.store()
+    ends = [length + count + 1 for length, count in zip(lengths, counts, strict=True)]
+    return results + [row.states[:, :, :end] for row, end in zip(rows, ends, strict=True)]
+
+
+@pytest.mark.parametrize("lengths", [[5], [300, 7], [40, 3, 9, 12, 30], [3] * 9])
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_it_computes_what_the_model_does(lengths: list[int], device: str) -> None:
+    model = make_model(device)
+    graphed = GraphedModel(model, 16 * MOST_TOKENS, Recorder().record if device == "cpu" else None)
+    for _ in range(2):  # the second time from recordings, and over what the first has left
+        torch.testing.assert_close(
+            run(graphed, model, lengths), run(model, model, lengths), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_batches_of_like_size_share_a_recording() -> None:
+    model, recorder = make_model(), Recorder()
+    graphed = GraphedModel(model, MOST_TOKENS, recorder.record)
+    for length in (5, 17, 100, 240):
+        run(graphed, model, [length, length])
+    assert recorder.num_recordings == 2  # of one token a row, and of two
+    assert recorder.num_replays == 4 * 3
+
+
+def test_long_passes_and_large_batches_are_left_to_the_model() -> None:
+    model, recorder = make_model(), Recorder()
+    graphed = GraphedModel(model, MOST_TOKENS, recorder.record)
+    run(graphed, model, [300] * 8)
+    row = prefilled(model, 5, 20, seed=1)
+    new = NewTokens(torch.tensor(text(3)), torch.arange(5, 8), [3], [8])
+    expected = model.next_logits(new, model.make_cache([row]))
+    torch.testing.assert_close(graphed.next_logits(new, graphed.make_cache([row])), expected)
+    assert recorder.num_recordings == 0
+
+
+def test_a_recording_that_fails_costs_speed_only(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    model = make_model()
+    graphed = GraphedModel(model, MOST_TOKENS, fail)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            torch.testing.assert_close(
+                run(graphed, model, [5, 9]), run(model, model, [5, 9]), rtol=1e-4, atol=1e-4
+            )
+    (record,) = caplog.records
+    assert "not permitted when stream is capturing" in record.message
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_a_draft_proposes_the_same_with_it(device: str) -> None:
+    config = ModelDraftConfig(model="x", max_tokens=MOST_TOKENS, max_sessions=4)
+    model, recorder = make_model(device), Recorder()
+    record = recorder.record if device == "cpu" else None
+    answers = []
+    for drafter in (model, GraphedModel(model, MOST_TOKENS, record)):
+        proposer = ModelProposer(drafter, config, torch.Generator(device).manual_seed(0))
+        prompts = [text(length, length) for length in (4, 30, 11)]
+        for session_id, prompt in enumerate(prompts):
+            greedy = SamplingSettings()
+            proposer.open(OpenSession(session_id, tuple(prompt), len(prompt), greedy, 3))
+        answers.append([])
+        for turn in range(3):
+            for session_id, prompt in enumerate(prompts):
+                proposer.commit(Commit(session_id, len(prompt), (7 + turn,), 3, 0))
+                prompt.append(7 + turn)
+            answers[-1] += [p.token_ids for p in proposer.propose(range(len(prompts)))]
+            for _ in range(3):
+                proposer.work()  # ahead, in between
+    assert answers[0] == answers[1]
+    assert all(len(token_ids) == 3 for token_ids in answers[0])
+    assert record is None or recorder.num_replays > 6
