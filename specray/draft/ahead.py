@@ -110,6 +110,8 @@ class DraftAhead:
         followed = self._followed.pop(session.session_id, None)
         if followed is None:
             return
+        if commit.depth > 0 and (is_in_time := followed.is_in_time) is not None:
+            self._pass.pace.observe(is_in_time=is_in_time)
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:

@@ -14,6 +14,7 @@ from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.outcomes import OutcomeModel
+from specray.draft.pace import Pace
 from specray.sampling.truncation import BatchSampling, Truncated, draw
 from specray.types import Proposal, TruncatedDistributions
 
@@ -49,7 +50,7 @@ class AheadPass:
         self._support = support
         self._generator = generator
         self._max_length = min(model.max_positions, pool.capacity)
-        self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
+        self.pace = Pace(_MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE))
 
     def limit_fan_out(self, most: int) -> None:
         """Begin at most so many branches per session from now on; from any thread."""
@@ -61,11 +62,11 @@ class AheadPass:
         Returns None if there was nothing to compute.
         """
         feeding = [f for f in sessions if self._is_feedable(f)]
-        num_kept = self._num_kept_for_bonus(feeding)
+        reach = sum(self._outcomes.reach(f.flight, f.session.sampling) for f in feeding)
         most = self._most_rows(sessions)
         feeding = feeding[:most]
         num_rows = most - len(feeding)
-        self._begin_branches(sessions, num_rows, num_kept)
+        self._begin_branches(sessions, num_rows, reach)
         branches = _unfinished(sessions, num_rows)
         if not feeding and not branches:
             return None
@@ -79,9 +80,9 @@ class AheadPass:
     def _most_rows(self, sessions: Collection[Followed]) -> int:
         """Copies of their keys and values take no more memory than the sessions may."""
         if not self._model.copies_rows:
-            return self._max_rows
+            return self.pace.most_rows
         longest = max((f.stop + f.session.depth + 1 for f in sessions), default=1)
-        return min(self._max_rows, max(1, self._pool.capacity // longest))
+        return min(self.pace.most_rows, max(1, self._pool.capacity // longest))
 
     def _is_feedable(self, followed: Followed) -> bool:
         """Whether what follows the flight's last token can be computed, and is not yet."""
@@ -95,20 +96,23 @@ class AheadPass:
         session.states = grown
         return True
 
-    def _num_kept_for_bonus(self, feeding: Sequence[Followed]) -> int:
-        """Branches for proposals accepted whole: what may follow them is not known yet."""
-        reach = sum(self._outcomes.reach(f.flight, f.session.sampling) for f in feeding)
-        return round(self._fan_out * reach)
+    def _begin_branches(self, sessions: Collection[Followed], num_rows: int, reach: float) -> None:
+        """Gives the budget to the likeliest outcomes of all sessions.
 
-    def _begin_branches(self, sessions: Collection[Followed], num_rows: int, num_kept: int) -> None:
-        """Gives the budget to the likeliest outcomes of all sessions."""
+        Some of it is kept for proposals accepted whole where it is not known yet what may follow
+        them: `reach` is how many of the sessions' will be, on average.
+        """
         begun = [branch for followed in sessions for branch in followed.branches.values()]
         num_running = sum(not branch.is_complete for branch in begun)
-        budget = self._fan_out * len(sessions) - len(begun) - num_kept
-        most = min(num_rows - num_running, budget)
+        budget = self._fan_out * len(sessions) - len(begun) - round(self._fan_out * reach)
+        num_kept_rows = round(num_rows * reach / max(1, len(sessions)))
+        most = min(num_rows - num_running - num_kept_rows, budget)
         if most > 0:
+            fresh = [followed for followed in sessions if not followed.branches]
             for choice in nlargest(most, self._choices(sessions), key=lambda c: c.probability):
                 self._begin(choice)
+            for followed in fresh:
+                followed.num_first = len(followed.branches)
 
     def _choices(self, sessions: Collection[Followed]) -> Iterator[_Choice]:
         for followed in sessions:

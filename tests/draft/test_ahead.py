@@ -400,3 +400,18 @@ def test_the_fan_out_may_be_limited_while_it_runs(llama_pass: Pair, most: int) -
     target.answer(1)
     target.work()
     assert len(target.ahead[1]) == 8
+
+
+def test_passes_hold_as_many_rows_as_are_done_when_their_outcomes_come(llama_pass: Pair) -> None:
+    """Five passes between commits: as many as a continuation of three tokens takes, and two."""
+    target = Target(llama_pass.model, fan_out=40)
+    target.open(1, 12, GREEDY)
+    num_ahead = []
+    for turn in range(40):
+        target.commit(1, 9 + turn % 3)
+        target.answer(1)
+        target.ahead[1].clear()
+        target.work(5 if turn < 30 else 2)
+        num_ahead.append(len(target.ahead[1]))
+    assert min(num_ahead[5:30]) > 5  # all rows that there may be
+    assert target.proposer._ahead._pass.pace.most_rows < 10  # they were late ten times

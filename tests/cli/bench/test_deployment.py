@@ -41,7 +41,7 @@ def test_settings_are_merged_into_the_file(deployment: Deployment, tmp_path: Pat
     assert app["args"]["speculation"] == {
         "listen_host": "127.0.0.1",
         "max_depth": 3,
-        "max_wait_ms": 30,
+        "max_wait_ms": 100,
     }
     assert after["http_options"]["port"] != before["http_options"]["port"]
     assert app["deployments"] == [
