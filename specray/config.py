@@ -155,7 +155,12 @@ class DraftConfig(_Settings):
 
     method: Literal["prompt_lookup", "ngram", "model", "hybrid", "custom"] = "prompt_lookup"
     prompt_lookup: PromptLookupConfig = PromptLookupConfig()
-    ngram: NgramDraftConfig | None = None
+    ngram: NgramDraftConfig | None = Field(
+        None,
+        description="For `ngram`. With `hybrid` n-grams answer at once what the model has not "
+        "drafted ahead, so that no step waits for the model; for models slower than a third of a "
+        "step a proposal.",
+    )
     model: ModelDraftConfig | None = None
     custom: CustomDraftConfig | None = None
     simulation: SimulationConfig | None = Field(
@@ -185,12 +190,23 @@ class DraftConfig(_Settings):
             )
         if self.method == "custom" and self.custom is None:
             raise ValueError("method is `custom` but the field `custom` is missing")
+        is_translated = self.model is not None and self.model.target_tokenizer is not None
+        if self.method == "hybrid" and self.ngram is not None and is_translated:
+            raise ValueError(
+                "method is `hybrid` with the field `ngram`, for which the model must share the "
+                "target's tokenizer: leave out `ngram` or `model.target_tokenizer`"
+            )
         return self
 
     @property
     def uses_model(self) -> bool:
         """Whether a replica loads `model`."""
         return self.method in ("model", "hybrid")
+
+    @property
+    def uses_ngrams(self) -> bool:
+        """Whether a replica loads the table of `ngram`."""
+        return self.method == "ngram" or (self.method == "hybrid" and self.ngram is not None)
 
     @property
     def max_replicas(self) -> int | None:

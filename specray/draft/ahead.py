@@ -11,7 +11,7 @@ continuation shared would tie the continuation's tokens to that event, and bias 
 (`specray.sampling.reference` shows both).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -67,6 +67,18 @@ class DraftAhead:
             flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
             num_fed = len(draft.token_ids) - 1
             self._followed[session.session_id] = Followed(session, flight, num_fed, True)
+
+    def follow(self, session: ModelSession, token_ids: Sequence[int]) -> None:
+        """Begins to prepare for what becomes of an answer that somebody else has sent."""
+        self.drop(session.session_id)
+        if self.is_on and session.depth > 0:
+            flight = InFlight(tuple(token_ids), _NO_CANDIDATES, was_ahead=False)
+            self._followed[session.session_id] = Followed(session, flight, 0, is_answered=True)
+
+    def is_answered(self, session_id: int) -> bool:
+        """Whether the target has, or will have, an answer to the session's last commit."""
+        followed = self._followed.get(session_id)
+        return followed is not None and followed.is_answered
 
     def leave_unanswered(self, session: ModelSession) -> bool:
         """Whether the session's outcomes are better prepared for than its commit answered.
@@ -161,7 +173,7 @@ class DraftAhead:
         """Follows what the target still has when it has added a token that was proposed."""
         session, flight = followed.session, followed.flight
         token_ids = flight.token_ids[start:]
-        if not token_ids or session.num_uncached:
+        if not token_ids or session.num_uncached or start > followed.num_fed:
             return
         num_fed = followed.num_fed - start
         session.set_cached(len(session), ahead=token_ids[:num_fed])

@@ -71,9 +71,12 @@ class AheadPass:
         if not feeding and not branches:
             return None
         token_ids, drawn = self._compute(feeding, branches)
-        for row, followed in enumerate(feeding):
-            followed.take_bonus(drawn, row)
-        for row, branch in enumerate(branches, start=len(feeding)):
+        num_taken = 0
+        for followed in feeding:
+            num_scored = followed.num_unscored
+            followed.take_scores(drawn, num_taken)
+            num_taken += num_scored
+        for row, branch in enumerate(branches, start=num_taken):
             branch.append(token_ids[row], drawn.token_ids[row], drawn.probabilities[row])
         return [branch.send() for branch in branches if branch.is_complete]
 
@@ -85,7 +88,7 @@ class AheadPass:
         return min(self.pace.most_rows, max(1, self._pool.capacity // longest))
 
     def _is_feedable(self, followed: Followed) -> bool:
-        """Whether what follows the flight's last token can be computed, and is not yet."""
+        """Whether what may follow the flight's tokens can be computed, and is not yet."""
         if followed.flight.has_bonus or not followed.takes_bonus:
             return False
         session, stop = followed.session, followed.stop
@@ -142,13 +145,20 @@ class AheadPass:
         feeding: Sequence[Followed],
         branches: Sequence[Branch],
     ) -> tuple[list[int], TruncatedDistributions]:
-        """What is drawn for each, [rows], and from what, [rows, support]."""
+        """What is drawn for each place, and from what: [scored], [scored, support]."""
         rows = [f.row() for f in feeding] + [branch.row() for branch in branches]
+        num_scored = [f.num_unscored for f in feeding] + [1] * len(branches)
         token_ids = [f.to_feed() for f in feeding] + [[b.next_token_id] for b in branches]
         sessions = [f.session for f in feeding] + [branch.session for branch in branches]
-        sampling = BatchSampling.of([s.sampling for s in sessions], self._model.device)
+        sampling = BatchSampling.of(
+            [s.sampling for s, num in zip(sessions, num_scored, strict=True) for _ in range(num)],
+            self._model.device,
+        )
         cache = self._model.make_cache(rows)
-        logits = self._model.next_logits(_new_tokens(rows, token_ids, self._model.device), cache)
+        new = _new_tokens(rows, token_ids, self._model.device)
+        if max(num_scored) > 1:
+            new = new._replace(num_scored=num_scored)
+        logits = self._model.next_logits(new, cache)
         cache.store()
         drawn = draw(logits, sampling.with_distributions(), self._support, self._generator)
         if self._model.head_token_ids is not None:

@@ -1,7 +1,7 @@
 """How a draft's layers reach the keys and values of the sessions in a batch."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class NewTokens(NamedTuple):
     positions: Tensor  # [tokens] int64, consecutive in each row; negative is padding
     counts: Sequence[int]  # how many are each row's
     lengths: Sequence[int]  # each row's, the new ones included
+    num_scored: Sequence[int] = ()  # after how many of each row's last logits are asked for; or 1
 
     def last(self, tensor: Tensor) -> Tensor:
         """Each row's last entry of a tensor that has one for each token."""
@@ -36,6 +37,14 @@ class NewTokens(NamedTuple):
         if len(set(self.counts)) == 1:  # an index would be copied to the device
             return tensor.unflatten(0, (len(self.counts), -1))[:, -1]
         return tensor[[stop - 1 for stop in accumulate(self.counts)]]
+
+    def scored(self, tensor: Tensor) -> Tensor:
+        """The entries of a tensor that has one for each token, after which logits are asked for."""
+        if not self.num_scored:
+            return self.last(tensor)
+        ends = accumulate(self.counts)
+        places = [range(end - num, end) for end, num in zip(ends, self.num_scored, strict=True)]
+        return tensor[list(chain.from_iterable(places))]
 
     def followed_by(self, token_ids: Tensor) -> "NewTokens":
         """The next pass: one more token for each of the first rows."""

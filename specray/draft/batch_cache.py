@@ -122,4 +122,5 @@ def padded(new: NewTokens) -> NewTokens:
         ).flatten()
         for tensor, filling in ((new.token_ids, 0), (new.positions, -1))
     )
-    return NewTokens(token_ids, positions, [longest] * len(new.counts), new.lengths)
+    counts = [longest] * len(new.counts)
+    return new._replace(token_ids=token_ids, positions=positions, counts=counts)

@@ -44,7 +44,7 @@ class CausalLm:
 
     @torch.inference_mode()
     def next_logits(self, new: NewTokens, cache: BatchCache) -> Tensor:
-        """Logits of the token after each row's last one; see `LanguageModel`."""
+        """See `LanguageModel`."""
         new = cache.start_pass(new)
         shape = (len(new.counts), -1)
         output = self._model(
@@ -53,9 +53,12 @@ class CausalLm:
             position_ids=new.positions.clamp(min=0).view(shape),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=max(new.num_scored, default=1),
         )
-        return output.logits[:, -1]
+        if not new.num_scored:
+            return output.logits[:, -1]
+        rows = zip(output.logits, new.num_scored, strict=True)
+        return torch.cat([row[-num:] for row, num in rows])
 
     def _check_interface(self) -> None:
         name = type(self._model).__name__

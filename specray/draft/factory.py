@@ -42,7 +42,10 @@ def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Prop
         return _model_proposer(config.model, slowness)
     if config.method == "hybrid" and config.model is not None:
         model = _model_proposer(config.model, slowness)
-        return HybridProposer(PromptLookup(config.prompt_lookup), model)
+        quick = None
+        if config.ngram is not None:  # the model drafts ahead for what they propose
+            quick = _ngram_proposer(config.ngram.model_copy(update={"fan_out": 0}))
+        return HybridProposer(PromptLookup(config.prompt_lookup), model, quick)
     if config.method == "ngram" and config.ngram is not None:
         return HybridProposer(PromptLookup(config.prompt_lookup), _ngram_proposer(config.ngram))
     if config.method == "custom" and config.custom is not None:

@@ -36,32 +36,35 @@ class Followed:
         num_done = sum(branch.is_complete for branch in self.branches.values())
         return num_done >= self.num_first if self.num_first else None
 
+    @property
+    def num_unscored(self) -> int:
+        """Places, the one behind the flight included, for which there are no candidates yet."""
+        return len(self.flight.token_ids) + 1 - len(self.flight.candidates)
+
     def to_feed(self) -> list[int]:
-        """What is not computed yet before the flight's end; at least the last token."""
+        """What is not computed yet before the flight's end, or not scored; at least one token."""
         token_ids = [*self.session.token_ids, *self.flight.token_ids]
         num_lacking = self.stop - self.session.num_cached - self.num_fed
-        return token_ids[-max(1, num_lacking) :]
+        return token_ids[-max(self.num_unscored, num_lacking) :]
 
     def row(self) -> CachedRow:
         """The keys and values of a pass that computes `to_feed`."""
         return CachedRow(self.session.states, self.stop - len(self.to_feed()), self.stop)
 
-    def take_bonus(self, drawn: TruncatedDistributions, row: int) -> None:
-        """Takes what that pass says may follow: a row of its distributions."""
-        flight = self.flight
+    def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
+        """Takes what that pass says may stand where: its distributions from row `start` on."""
+        flight, stop = self.flight, start + self.num_unscored
         self.num_fed = len(flight.token_ids)
         self.session.set_cached(len(self.session), ahead=flight.token_ids)
-        flight.candidates = _joined(flight.candidates, drawn, row)
+        flight.candidates = _joined(flight.candidates, drawn.prefix(stop).rest(start))
         self.probabilities = None
 
 
 def _joined(
-    first: TruncatedDistributions, second: TruncatedDistributions, row: int
+    first: TruncatedDistributions, second: TruncatedDistributions
 ) -> TruncatedDistributions:
     width = second.token_ids.shape[1]  # the first may be of no rows, and then of any width
     return TruncatedDistributions(
-        np.concatenate((first.token_ids.reshape(-1, width), second.token_ids[row : row + 1])),
-        np.concatenate(
-            (first.probabilities.reshape(-1, width), second.probabilities[row : row + 1])
-        ),
+        np.concatenate((first.token_ids.reshape(-1, width), second.token_ids)),
+        np.concatenate((first.probabilities.reshape(-1, width), second.probabilities)),
     )

@@ -84,9 +84,10 @@ class GraphedModel:
 
     @torch.inference_mode()
     def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
-        """Logits of the token after each row's last one; see `LanguageModel`."""
+        """See `LanguageModel`."""
         num_rows, num_queries = len(new.counts), max(new.counts)
-        if self._cache is None or cache is not self._cache or num_queries > _MOST_QUERIES:
+        is_long = num_queries > _MOST_QUERIES or bool(new.num_scored)
+        if self._cache is None or cache is not self._cache or is_long:
             return self._model.next_logits(new, cache)
         shape = _Shape(self._cache.kv.shape[2], self._cache.kv.shape[3], num_queries)
         recording = self._recording(shape)

@@ -1,15 +1,16 @@
-"""Two sources in one draft: copies where the text repeats itself, a model for the rest.
+"""Several sources in one draft: copies where the text repeats itself, a model for the rest.
 
 Exactness. Which source answers, and where a proposal is cut, depends on what a session's tokens
-make of the look-up and on what earlier commits have taught, never on a token that was drawn for
-the proposal at hand: the choice is made before the model runs. So every proposal's tokens come
-from the distribution that is verified: a point mass at each looked-up token, or what the model
-ships, and the output keeps the target's distribution.
+make of the look-up, on what earlier commits have taught and on how far the model has got, never on
+a token that was drawn for the proposal at hand. So every proposal's tokens come from the
+distribution that is verified: a point mass at each looked-up token, or what the model or the
+n-grams ship, and the output keeps the target's distribution.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from specray.control.acceptance import (
@@ -20,7 +21,7 @@ from specray.control.acceptance import (
 )
 from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
-from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
+from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
@@ -28,7 +29,7 @@ from specray.types import Commit, OpenSession, Proposal, Source
 
 
 class _Sent(NamedTuple):
-    """What the model proposed last for a session, until it is known what became of it."""
+    """What was proposed last in place of a look-up, until it is known what became of it."""
 
     position: int
     token_ids: Sequence[int]
@@ -38,7 +39,7 @@ class _Sent(NamedTuple):
 class _State:
     """What is known of a session beyond its tokens."""
 
-    acceptance: AcceptanceRate = field(default_factory=request_acceptance)  # of the model's tokens
+    acceptance: AcceptanceRate = field(default_factory=request_acceptance)  # of what is `sent`
     sent: _Sent | None = None
     pushed: frozenset[Outcome] = frozenset()  # outcomes that a look-up has answered ahead
     ahead: dict[Outcome, Proposal] = field(default_factory=dict)  # and those of the model
@@ -51,14 +52,28 @@ class HybridProposer:
     call, so that nobody waits for a model who does not need it. Outcomes for which a look-up
     would be chosen are drafted ahead, whoever answers now; the model drafts ahead for others. They
     never cover all outcomes: where there is none, the model's answer follows.
+
+    With a quick source, such as n-grams, no step waits for the model: the quick one answers what
+    was not drafted ahead, and the model drafts for the outcomes of whatever was answered.
     """
 
-    def __init__(self, lookup: PromptLookup, model: Proposer) -> None:
+    def __init__(
+        self, lookup: PromptLookup, model: Proposer, quick: Proposer | None = None
+    ) -> None:
+        """Takes the sources.
+
+        Args:
+            lookup: copies.
+            model: takes its time.
+            quick: answers in its place, if that is one that `FollowsOthers`.
+        """
         self._lookup = lookup
+        self._quick = quick
+        self._follower = model if isinstance(model, FollowsOthers) else None
         self.sources = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
         self._states: dict[int, _State] = {}
-        # Of the model, apart for greedy and sampled requests.
+        # Of what is `sent`, apart for greedy and sampled requests.
         self._rates: dict[bool, AcceptanceRate] = defaultdict(source_acceptance)
 
     @property
@@ -72,24 +87,28 @@ class HybridProposer:
         self._uses_model = bool(sources & {"model", "ngram"})
 
     def open(self, session: OpenSession) -> None:
-        """Opens the session with both; raises SessionRejectedError when either can't hold it."""
+        """Opens the session with all; raises SessionRejectedError when one can't hold it."""
         self.close(session.session_id)
         self._lookup.open(session)
         self._states[session.session_id] = _State()
         try:
+            if self._quick is not None:
+                self._quick.open(session)
             self._model.open(session)
         except SessionRejectedError:
             self.close(session.session_id)
             raise
 
     def commit(self, commit: Commit) -> None:
-        """Tells both, and learns how the model did; raises SessionRejectedError as they do.
+        """Tells all, and learns how the model did; raises SessionRejectedError as they do.
 
         The model only notes the tokens and computes them when it is next asked.
         """
         try:
             self._model.commit(commit)
             self._lookup.commit(commit)
+            if self._quick is not None:
+                self._quick.commit(commit)
         except SessionRejectedError:
             self.close(commit.session_id)
             raise
@@ -97,8 +116,8 @@ class HybridProposer:
 
     def close(self, session_id: int) -> None:
         """Forgets the session."""
-        self._lookup.close(session_id)
-        self._model.close(session_id)
+        for source in filter(None, (self._lookup, self._model, self._quick)):
+            source.close(session_id)
         self._states.pop(session_id, None)
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
@@ -110,9 +129,17 @@ class HybridProposer:
             proposal
             for session_id in session_ids
             if (lookup := self._chosen(session_id)) is not None
-            for proposal in self._with_outcomes(self._lookup.proposal(session_id, lookup))
+            for proposal in self._with_outcomes(
+                self._followed(self._lookup.proposal(session_id, lookup))
+            )
         ]
-        return proposals or self._ask_model(session_ids)
+        if proposals:
+            return proposals
+        answers = self._after_answers_ahead(session_ids)
+        if self._is_quick:
+            quick = (self._answer_quickly(session_id) for session_id in session_ids)
+            return answers + list(chain.from_iterable(quick))
+        return answers + self._ask_model(session_ids)
 
     def work(self) -> bool:
         """Lets the model catch up a little; whether there is more."""
@@ -146,7 +173,7 @@ class HybridProposer:
         return evicted
 
     def _ask_model(self, session_ids: Sequence[int]) -> list[Proposal]:
-        answers = self._after_answers_ahead(session_ids)
+        answers = []
         for proposal in self._model.propose(session_ids):
             session_id = proposal.session_id
             self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
@@ -155,6 +182,29 @@ class HybridProposer:
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
             answers += self._with_outcomes(proposal)
         return answers
+
+    @property
+    def _is_quick(self) -> bool:
+        """Whether a quick source answers where the model might."""
+        return self._quick is not None and "ngram" in self.sources
+
+    def _answer_quickly(self, session_id: int) -> list[Proposal]:
+        """What the model has for the session already, else from the quick source."""
+        if self._quick is None or (self._follower and self._follower.is_answered(session_id)):
+            return []
+        partial = self._follower and self._follower.take_partial(session_id)
+        if partial:
+            return self._with_outcomes(partial)
+        (proposal,) = self._quick.propose([session_id])
+        self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
+        return self._with_outcomes(self._followed(proposal))
+
+    def _followed(self, proposal: Proposal) -> Proposal:
+        """The same; the model begins to draft for its outcomes."""
+        if self._follower is not None and "model" in self.sources:
+            self._states[proposal.session_id].ahead.clear()
+            self._follower.follow(proposal.session_id, proposal.token_ids)
+        return proposal
 
     def _chosen(self, session_id: int) -> Lookup | None:
         """The look-up, if it is to answer; also where it has already done so ahead."""
@@ -191,12 +241,13 @@ class HybridProposer:
             sent = state.ahead.get((len(session), session.token_ids[-1]))
             state.ahead.clear()
             if sent is not None and session.depth:
-                state.sent = _Sent(sent.position, sent.token_ids)
+                if not self._is_quick:
+                    state.sent = _Sent(sent.position, sent.token_ids)
                 pushed += self._with_outcomes(sent)[1:]
         return pushed
 
     def _least_length(self, session: Session) -> float:
-        """What a look-up must promise to be preferred to the model."""
+        """What a look-up must promise to be preferred to the model, or to the quick source."""
         prior = self._rates[session.sampling.is_greedy].rate(INITIAL_RATE)
         rate = self._states[session.session_id].acceptance.rate(prior)
         return expected_length([rate] * session.depth)

@@ -26,7 +26,7 @@ class LanguageModel(Protocol):
         ...
 
     def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
-        """Logits of the token after each row's last one, [rows, columns].
+        """Logits of the token after each row's last one, or last few: [scored, columns].
 
         Args:
             new: the tokens to compute.

@@ -79,13 +79,13 @@ class LlamaPass:
 
     @torch.inference_mode()
     def next_logits(self, new: NewTokens, cache: AttentionCache) -> Tensor:
-        """Logits of the token after each row's last one; see `LanguageModel`."""
+        """See `LanguageModel`."""
         new = cache.start_pass(new)
         turns = self._rotation.at(new.positions)
         x = embedding(new.token_ids, self._embedding)
         for index, layer in enumerate(self._layers):
             x = layer.finish(x, cache.attend(layer.qkv(x, turns), index))
-        return self._head(self._norm(new.last(x)))
+        return self._head(self._norm(new.scored(x)))
 
 
 def _take_layer(model: PreTrainedModel, index: int) -> LayerWeights:

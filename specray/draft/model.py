@@ -110,6 +110,21 @@ class ModelProposer:
             answers.setdefault(session.session_id, session.proposal((), "model"))
         return [answers[i] for i in session_ids if i in answers]
 
+    def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
+        """See `FollowsOthers`; nothing for a session whose prompt is still being read."""
+        session = self._store.get(session_id)
+        if session is not None and session.num_uncached <= _CATCH_UP_TOKENS:
+            self._ahead.follow(session, token_ids)
+
+    def is_answered(self, session_id: int) -> bool:
+        """See `FollowsOthers`."""
+        return self._ahead.is_answered(session_id)
+
+    def take_partial(self, session_id: int) -> Proposal | None:
+        """See `FollowsOthers`."""
+        session = self._store.get(session_id)
+        return None if session is None else self._ahead.take_partial(session)
+
     def work(self) -> bool:
         """Prefills a little for the session that has waited longest, else drafts ahead.
 

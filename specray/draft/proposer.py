@@ -79,6 +79,28 @@ class DraftsAhead(Protocol):
 
 
 @runtime_checkable
+class FollowsOthers(Protocol):
+    """What a proposer has that drafts ahead also for what others propose."""
+
+    def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
+        """Prepares for the outcomes of these tokens, which somebody else has proposed.
+
+        Args:
+            session_id: An open session, whose last commit they follow.
+            token_ids: The proposal's; may be none.
+        """
+        ...
+
+    def is_answered(self, session_id: int) -> bool:
+        """Whether the session's last commit has its answer, drafted ahead or somebody else's."""
+        ...
+
+    def take_partial(self, session_id: int) -> Proposal | None:
+        """What has been drafted for the session's last commit but not sent, if anything."""
+        ...
+
+
+@runtime_checkable
 class LimitsFanOut(Protocol):
     """What a proposer has whose drafting ahead may be bounded while it runs."""
 

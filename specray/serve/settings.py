@@ -160,7 +160,7 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     if args.speculation.max_depth > 0 and draft.uses_model and draft.model is not None:
         sources = list(filter(None, map(source_of, resolved.targets)))
         draft = draft.model_copy(update={"model": _resolve_draft(draft.model, sources)})
-    if args.speculation.max_depth > 0 and draft.method == "ngram" and draft.ngram is not None:
+    if args.speculation.max_depth > 0 and draft.uses_ngrams and draft.ngram is not None:
         with field("draft.ngram.model"):
             folder = ngram_folder(draft.ngram.model)
         ngram = draft.ngram.model_copy(update={"model": str(folder)})
