@@ -1,7 +1,7 @@
 """What drafting costs on this machine: prompt lookup, and a small model on one thread or a GPU.
 
     python -m loadtest.draft_speed --beside-target
-    python -m loadtest.draft_speed --device cuda --shape llama-1b --batch 1 4 16 64
+    python -m loadtest.draft_speed --device cuda --shape llama-1b --layers 16 --batch 1 4 16 64
 
 The model has a known one's shape, by default SmolLM2-135M's with fewer layers, a trimmed head and
 random weights: speed depends on shapes only. Each proposal follows a commit that accepted all or

@@ -31,6 +31,7 @@ from specray.cli.bench.report import collect_meta
 from specray.cli.bench.service import run_service
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.config import PromptLookupConfig
+from specray.control.roofline import StepLoad
 from specray.draft.prompt_lookup import PromptLookup
 from specray.models import resolve
 from specray.serve import app, settings
@@ -102,7 +103,7 @@ def main() -> None:
     else:
         load_service(args, journal)
     steps = [json.loads(line) for line in journal.read_text().splitlines()]
-    columns = ["num_requests", "num_tokens", "num_kv_tokens", "seconds", "is_decode_only"]
+    columns = [*StepLoad._fields, "seconds", "is_decode_only"]
     result = {"meta": collect_meta([]) | {"command": command}, "columns": columns}
     rows = ",\n".join(json.dumps(step) for step in steps)
     journal.unlink()

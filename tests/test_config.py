@@ -173,3 +173,13 @@ def test_a_tenants_weight_is_a_positive_number(weight: float) -> None:
     assert DraftConfig(weights={"a": 2.5}).weights == {"a": 2.5}
     with pytest.raises(ValidationError):
         DraftConfig(weights={"a": weight})
+
+
+def test_n_grams_beside_a_model_with_another_tokenizer_are_refused() -> None:
+    model = {"model": "small", "target_tokenizer": "large"}
+    ngram = {"model": "small"}
+    with pytest.raises(ValidationError, match="leave out `ngram` or `model.target_tokenizer`"):
+        DraftConfig.model_validate({"method": "hybrid", "model": model, "ngram": ngram})
+    assert DraftConfig.model_validate({"method": "hybrid", "model": model}).uses_ngrams is False
+    both = DraftConfig.model_validate({"method": "hybrid", "model": {"model": "s"}, "ngram": ngram})
+    assert both.uses_ngrams

@@ -11,6 +11,7 @@ continuation shared would tie the continuation's tokens to that event, and bias 
 (`specray.sampling.reference` shows both).
 """
 
+import time
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
+from specray.draft.pace import Rhythm
 from specray.draft.rollout import Draft
 from specray.types import Commit, Proposal, TruncatedDistributions
 
@@ -40,6 +42,7 @@ class DraftAhead:
         fan_out: int,
         support: int,
         generator: torch.Generator,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes what it shares with the proposer.
 
@@ -49,7 +52,10 @@ class DraftAhead:
             fan_out: branches per session that is in flight; 0 drafts nothing ahead.
             support: most tokens that a distribution keeps.
             generator: randomness, on the model's device.
+            clock: in seconds.
         """
+        self._clock = clock
+        self._rhythm = Rhythm()
         self.is_on = fan_out > 0
         self._fan_out = fan_out
         self.outcomes = OutcomeModel()
@@ -65,15 +71,14 @@ class DraftAhead:
         """Begins to prepare for what becomes of an answer that is sent now."""
         if self.is_on and draft.candidates is not None:
             flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
-            num_fed = len(draft.token_ids) - 1
-            self._followed[session.session_id] = Followed(session, flight, num_fed, True)
+            self._begin(Followed(session, flight, len(draft.token_ids) - 1, is_answered=True))
 
     def follow(self, session: ModelSession, token_ids: Sequence[int]) -> None:
         """Begins to prepare for what becomes of an answer that somebody else has sent."""
         self.drop(session.session_id)
         if self.is_on and session.depth > 0:
             flight = InFlight(tuple(token_ids), _NO_CANDIDATES, was_ahead=False)
-            self._followed[session.session_id] = Followed(session, flight, 0, is_answered=True)
+            self._begin(Followed(session, flight, 0, is_answered=True))
 
     def is_answered(self, session_id: int) -> bool:
         """Whether the target has, or will have, an answer to the session's last commit."""
@@ -96,7 +101,7 @@ class DraftAhead:
         if self._num_late % _TRIAL_PERIOD == 0 or len(session) >= self._max_length:
             return False
         flight = InFlight((), _NO_CANDIDATES, was_ahead=False)
-        self._followed[session.session_id] = Followed(session, flight, 0, is_answered=True)
+        self._begin(Followed(session, flight, 0, is_answered=True))
         return True
 
     def take_partial(self, session: ModelSession) -> Proposal | None:
@@ -122,14 +127,16 @@ class DraftAhead:
         followed = self._followed.pop(session.session_id, None)
         if followed is None:
             return
-        if commit.depth > 0 and (is_in_time := followed.is_in_time) is not None:
-            self._pass.pace.observe(is_in_time=is_in_time)
+        if commit.depth > 0:
+            self._rhythm.observe_flight(self._clock() - followed.began_s)
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
             self.outcomes.observe(flight, commit.token_ids, session.sampling)
             chosen = followed.branches.pop((num_accepted, added), None)
             if commit.depth > 0:
+                if chosen is not None:
+                    self._pass.pace.observe(is_in_time=chosen.is_useful)
                 if chosen is not None and chosen.token_ids:
                     self._promote(chosen, reserve)
                 elif flight.token_ids[num_accepted : num_accepted + 1] == (added,):
@@ -166,8 +173,7 @@ class DraftAhead:
         token_ids = tuple(branch.token_ids)
         session.set_cached(len(session), ahead=token_ids[:-1])
         flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
-        followed = Followed(session, flight, num_own - 1, is_answered=branch.is_sent)
-        self._followed[session.session_id] = followed
+        self._begin(Followed(session, flight, num_own - 1, is_answered=branch.is_sent))
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
         """Follows what the target still has when it has added a token that was proposed."""
@@ -178,9 +184,12 @@ class DraftAhead:
         num_fed = followed.num_fed - start
         session.set_cached(len(session), ahead=token_ids[:num_fed])
         rest = flight.candidates.rest(start)
-        self._followed[session.session_id] = Followed(
-            session, InFlight(token_ids, rest, was_ahead=True), num_fed, is_answered=True
-        )
+        flight = InFlight(token_ids, rest, was_ahead=True)
+        self._begin(Followed(session, flight, num_fed, is_answered=True))
+
+    def _begin(self, followed: Followed) -> None:
+        followed.began_s = self._clock()
+        self._followed[followed.session.session_id] = followed
 
     def _release(self, followed: Followed) -> None:
         for branch in followed.branches.values():
@@ -195,6 +204,21 @@ class DraftAhead:
     def run_pass(self) -> list[Proposal] | None:
         """Computes one more token of everything that is prepared; what is complete is to be sent.
 
-        Returns None if there was nothing to compute.
+        So is what there is of continuations whose outcome is to be expected before one more pass
+        would be over: a commit that comes during a pass waits for its end. Returns None if there
+        was nothing to do.
         """
-        return self._pass.run(self._followed.values())
+        began_s = self._clock()
+        growing, sent = [], []
+        for followed in self._followed.values():
+            if self._rhythm.is_due(began_s - followed.began_s):
+                unsent = (b for b in followed.branches.values() if b.token_ids and not b.is_sent)
+                sent += [branch.send() for branch in unsent]
+            else:
+                growing.append(followed)
+        complete = self._pass.run(growing)
+        if complete is not None:
+            self._rhythm.observe_pass(self._clock() - began_s)
+        if complete is None:
+            return sent or None
+        return sent + complete

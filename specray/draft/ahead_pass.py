@@ -50,7 +50,8 @@ class AheadPass:
         self._support = support
         self._generator = generator
         self._max_length = min(model.max_positions, pool.capacity)
-        self.pace = Pace(_MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE))
+        self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
+        self.pace = Pace(self._max_rows)
 
     def limit_fan_out(self, most: int) -> None:
         """Begin at most so many branches per session from now on; from any thread."""
@@ -81,11 +82,12 @@ class AheadPass:
         return [branch.send() for branch in branches if branch.is_complete]
 
     def _most_rows(self, sessions: Collection[Followed]) -> int:
-        """Copies of their keys and values take no more memory than the sessions may."""
+        """What is in time, but one for each session; copies take no more memory than those may."""
+        most = min(self._max_rows, max(self.pace.most_rows, len(sessions)))
         if not self._model.copies_rows:
-            return self.pace.most_rows
+            return most
         longest = max((f.stop + f.session.depth + 1 for f in sessions), default=1)
-        return min(self.pace.most_rows, max(1, self._pool.capacity // longest))
+        return min(most, max(1, self._pool.capacity // longest))
 
     def _is_feedable(self, followed: Followed) -> bool:
         """Whether what may follow the flight's tokens can be computed, and is not yet."""
@@ -111,11 +113,8 @@ class AheadPass:
         num_kept_rows = round(num_rows * reach / max(1, len(sessions)))
         most = min(num_rows - num_running - num_kept_rows, budget)
         if most > 0:
-            fresh = [followed for followed in sessions if not followed.branches]
             for choice in nlargest(most, self._choices(sessions), key=lambda c: c.probability):
                 self._begin(choice)
-            for followed in fresh:
-                followed.num_first = len(followed.branches)
 
     def _choices(self, sessions: Collection[Followed]) -> Iterator[_Choice]:
         for followed in sessions:

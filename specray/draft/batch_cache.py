@@ -26,7 +26,7 @@ class BatchCache(Cache):
 
         Args:
             rows: of the batch.
-            kv: [layers, 2 * kv_heads, rows or more, more columns than tokens, dim], finite: where
+            kv: [layers, 2 * kv_heads, rows or more, more columns than tokens, dim], zeros: where
                 to put them; each pass then reads all of its columns, so that none differs in shape.
         """
         super().__init__(layers=[])

@@ -23,18 +23,12 @@ class Followed:
     left_out: frozenset[Outcome] = frozenset()
     takes_bonus: bool = True  # there is room to compute what follows the flight's last token
     probabilities: Floats | None = None  # of the flight's outcomes, once they were asked for
-    num_first: int = 0  # branches that were begun in the first pass with any
+    began_s: float = 0.0  # when the flight's proposal was answered
 
     @property
     def stop(self) -> int:
         """The request's length if all that is in flight is accepted, and nothing added."""
         return len(self.session) + len(self.flight.token_ids)
-
-    @property
-    def is_in_time(self) -> bool | None:
-        """Whether as many branches are done as were begun at first; None if none were."""
-        num_done = sum(branch.is_complete for branch in self.branches.values())
-        return num_done >= self.num_first if self.num_first else None
 
     @property
     def num_unscored(self) -> int:

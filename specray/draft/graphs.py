@@ -19,11 +19,13 @@ logger = logging.getLogger(__name__)
 
 _LEAST_COLUMNS = 256
 _MOST_QUERIES = 2  # per row: after a commit its added token, and the one that was drafted last
+_MOST_ROWS = 128  # that are recorded
+_MOST_RECORDINGS = 64  # the latest used; each takes some memory of the device
 _NUM_WARM_UPS = 2  # libraries allocate on first use, which no recording may hold
 
 Replay = Callable[[], None]
-Recorder = Callable[[Callable[[], Tensor]], tuple[Replay, Tensor]]
-"""Records a computation; returns what repeats it, and the tensor that its result is then in."""
+Recorder = Callable[[Callable[[], None]], Replay]
+"""Records a computation on tensors that outlive it; returns what repeats it."""
 
 
 class _Shape(NamedTuple):
@@ -35,7 +37,7 @@ class _Shape(NamedTuple):
 class _Recording(NamedTuple):
     token_ids: Tensor  # [rows * queries], the input
     positions: Tensor  # [rows * queries], likewise
-    logits: Tensor  # [rows, columns of the head], the output
+    cache: BatchCache  # whose indices the recording reads
     replay: Replay
 
 
@@ -65,21 +67,25 @@ class GraphedModel:
         self._most_tokens = most_tokens
         num_layers, num_heads, dim = model.layout
         size = num_layers * 2 * num_heads * most_tokens * dim
-        # Zeros: attention masks what it must not see by 0 * value, and would spread a NaN.
-        self._memory = torch.zeros(size, dtype=model.dtype, device=model.device)
+        self._memory = torch.empty(size, dtype=model.dtype, device=model.device)
+        self._output = torch.empty(0)  # [most rows, columns of the head], of all recordings
         self._record_run = record or _CudaGraphs().record
-        self._recordings: dict[_Shape, _Recording] = {}
+        self._recordings: dict[_Shape, _Recording] = {}  # the latest used last
+        self._met: set[_Shape] = set()  # once, without being recorded
         self._can_record = True
         self._cache: BatchCache | None = None  # the latest, if it lies in the memory
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
         """In the memory that recordings use, if the batch fits there."""
         self._cache = None
-        num_rows = _rounded_up(len(rows), 1)
-        num_columns = _rounded_up(max(row.stop for row in rows) + 1, _LEAST_COLUMNS)
+        num_rows, num_columns = len(rows), max(row.stop for row in rows) + 1
         if not self._can_record or num_rows * num_columns > self._most_tokens:
             return self._model.make_cache(rows)
-        self._cache = BatchCache(rows, self._kv(num_rows, num_columns))
+        # Zeros: attention masks what it must not see by 0 * value, and would spread a NaN.
+        shape = _rounded_up(num_rows, 1), _rounded_up(num_columns, _LEAST_COLUMNS)
+        if shape[0] > _MOST_ROWS or shape[0] * shape[1] > self._most_tokens:
+            return BatchCache(rows, self._kv(num_rows, num_columns).zero_())
+        self._cache = BatchCache(rows, self._kv(*shape).zero_())
         return self._cache
 
     @torch.inference_mode()
@@ -99,7 +105,7 @@ class GraphedModel:
         recording.positions.fill_(-1)
         recording.positions[:num_tokens] = new.positions
         recording.replay()
-        return recording.logits[:num_rows].clone()  # the next replay writes there again
+        return self._output[:num_rows].clone()  # the next replay writes there again
 
     def _kv(self, num_rows: int, num_columns: int) -> Tensor:
         """The beginning of the memory as [layers, 2 * kv_heads, rows, columns, dim]."""
@@ -108,14 +114,24 @@ class GraphedModel:
         return self._memory[: shape.numel()].view(shape)
 
     def _recording(self, shape: _Shape) -> _Recording | None:
-        """The shape's, made at first use; None where that is not possible."""
-        if shape not in self._recordings and self._can_record:
-            try:
-                self._recordings[shape] = self._record(shape)
-            except RuntimeError as error:
-                self._can_record = False
-                logger.warning("the draft runs without CUDA graphs, as one failed: %s", error)
-        return self._recordings.get(shape)
+        """The shape's, made at its second use; None where there is none."""
+        recording = self._recordings.pop(shape, None)
+        if recording is None and shape not in self._met:
+            self._met.add(shape)
+            return None
+        try:
+            recording = recording or self._record(shape)
+        except RuntimeError as error:
+            logger.warning("the draft runs without CUDA graphs, as one failed: %s", error)
+            self._can_record = False
+            self._recordings.clear()
+            self._cache = None
+            self._memory = torch.empty(0)  # what is in use stays with its cache
+            return None
+        self._recordings[shape] = recording
+        if len(self._recordings) > _MOST_RECORDINGS:
+            del self._recordings[next(iter(self._recordings))]
+        return recording
 
     def _record(self, shape: _Shape) -> _Recording:
         num_tokens = shape.rows * shape.queries
@@ -125,8 +141,15 @@ class GraphedModel:
         counts, lengths = [shape.queries] * shape.rows, [shape.columns - 1] * shape.rows
         new = NewTokens(token_ids, positions, counts, lengths)
         cache = BatchCache((), self._kv(shape.rows, shape.columns))
-        replay, logits = self._record_run(lambda: self._model.next_logits(new, cache))
-        return _Recording(token_ids, positions, logits, replay)
+        if not len(self._output):
+            logits = self._model.next_logits(new, cache)
+            self._output = logits.new_empty((_MOST_ROWS, logits.shape[1]))
+        output = self._output[: shape.rows]
+
+        def run() -> None:
+            output.copy_(self._model.next_logits(new, cache))
+
+        return _Recording(token_ids, positions, cache, self._record_run(run))
 
 
 class _CudaGraphs:
@@ -134,25 +157,28 @@ class _CudaGraphs:
 
     def __init__(self) -> None:
         self._pool: tuple[int, int] | None = None
+        self._stream: torch.cuda.Stream | None = None  # one: libraries keep memory for each
 
-    def record(self, run: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+    def record(self, run: Callable[[], None]) -> Replay:
         """See `Recorder`; https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream()
+        self._stream = stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):  # left again whatever happens to the recording
             for _ in range(_NUM_WARM_UPS):
                 run()
+            # Other threads of the replica may use the device meanwhile.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+            ):
+                run()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads of the replica may use the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits = run()
-        return graph.replay, logits
+        return graph.replay
 
 
 def _rounded_up(number: int, least: int) -> int:
-    """To a quarter of the power of two below it: few shapes, and little of them padding."""
+    """To a multiple of a quarter of the power of two below it: few shapes, and little padding."""
     number = max(number, least)
     step = max(1, 1 << max(0, number.bit_length() - 3))
     return -(-number // step) * step

@@ -1,6 +1,7 @@
 """A draft with a model: batched, cached, one forward pass per position for all sessions."""
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,6 +40,7 @@ class ModelProposer:
         model: LanguageModel,
         config: ModelDraftConfig,
         generator: torch.Generator,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the KV memory.
 
@@ -46,10 +48,13 @@ class ModelProposer:
             model: the draft.
             config: limits of sessions, memory and shipped distributions.
             generator: randomness of sampled drafts, on the model's device.
+            clock: in seconds.
         """
         self._model = model
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
-        self._ahead = DraftAhead(model, self._pool, config.fan_out, config.support, generator)
+        self._ahead = DraftAhead(
+            model, self._pool, config.fan_out, config.support, generator, clock
+        )
         self._store = SessionStore(self._pool, config.max_sessions, self._ahead)
         self._max_length = min(model.max_positions, self._pool.capacity)
         self._rollout = Rollout(

@@ -1,7 +1,8 @@
 """Branches against the same model run from scratch, and against a session of their own."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,16 @@ DEPTH = 3
 class Target:
     """Follows sessions, keeps what was drafted ahead, and commits what it likes."""
 
-    def __init__(self, model: LanguageModel, fan_out: int = 14, **limits: int) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        fan_out: int = 14,
+        clock: Callable[[], float] = lambda: 0.0,
+        **limits: int,
+    ) -> None:
         config = ModelDraftConfig(model="tiny", support=8, fan_out=fan_out, **limits)
-        self.proposer = ModelProposer(model, config, torch.Generator().manual_seed(1))
+        generator = torch.Generator().manual_seed(1)
+        self.proposer = ModelProposer(model, config, generator, clock)
         self.texts: dict[int, list[int]] = {}
         self.ahead: dict[int, dict[tuple[int, int], Proposal]] = {}
         self.random = random.Random(0)
@@ -402,16 +410,132 @@ def test_the_fan_out_may_be_limited_while_it_runs(llama_pass: Pair, most: int) -
     assert len(target.ahead[1]) == 8
 
 
-def test_passes_hold_as_many_rows_as_are_done_when_their_outcomes_come(llama_pass: Pair) -> None:
-    """Five passes between commits: as many as a continuation of three tokens takes, and two."""
-    target = Target(llama_pass.model, fan_out=40)
+class Clock:
+    """Stands still unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def branches_of(target: Target) -> dict[tuple[int, ...], int]:
+    """The commits that are being drafted for, and how many tokens there are for each."""
+    followed = target.proposer._ahead._followed[1]
+    proposed = followed.flight.token_ids
+    return {
+        (*proposed[:num_accepted], added): len(branch.token_ids)
+        for (num_accepted, added), branch in followed.branches.items()
+    }
+
+
+@pytest.mark.parametrize(("num_passes", "is_in_time"), [(2, False), (9, True)])
+def test_rows_follow_what_is_there_when_its_outcome_comes(
+    llama_pass: Pair, num_passes: int, is_in_time: bool
+) -> None:
+    target = Target(llama_pass.model, fan_out=8)
+    pace = target.proposer._ahead._pass.pace
     target.open(1, 12, GREEDY)
-    num_ahead = []
-    for turn in range(40):
-        target.commit(1, 9 + turn % 3)
+    for _ in range(12):
+        pace.observe(is_in_time=False)
+    before = pace.most_rows
+    for _ in range(8):
+        target.commit(1, 9)
         target.answer(1)
+        target.work(num_passes)
+        branches = branches_of(target)
+        target.commit(1, *min(branches, key=lambda outcome: branches[outcome]))
+        target.answer(1)
+    assert (pace.most_rows > before) == is_in_time
+    assert pace.most_rows != before
+
+
+def test_what_there_is_goes_out_before_a_commit_that_is_due(
+    llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    target = Target(llama_pass.model, fan_out=8, clock=clock)
+    target.open(1, 12, GREEDY)
+    compute = target.proposer._model.next_logits
+
+    def take_10_ms(*args: Any) -> torch.Tensor:
+        clock.now_s += 0.01
+        return compute(*args)
+
+    monkeypatch.setattr(target.proposer._model, "next_logits", take_10_ms)
+    for _ in range(20):  # the third pass, if there is one, runs while the commit comes
+        target.commit(1, 9)
+        target.answer(1)
+        answered_s = clock.now_s
         target.ahead[1].clear()
-        target.work(5 if turn < 30 else 2)
-        num_ahead.append(len(target.ahead[1]))
-    assert min(num_ahead[5:30]) > 5  # all rows that there may be
-    assert target.proposer._ahead._pass.pace.most_rows < 10  # they were late ten times
+        while clock.now_s < answered_s + 0.025:
+            before_s = clock.now_s
+            target.work(1)
+            if clock.now_s == before_s:
+                clock.now_s = answered_s + 0.025
+    assert clock.now_s == answered_s + 0.025  # the commit did not have to wait
+    outcome, num_tokens = max(branches_of(target).items(), key=lambda item: item[1])
+    assert 0 < num_tokens < DEPTH
+    partial = target.after(1, *outcome)
+    assert partial is not None
+    text = [*target.texts[1], *outcome]
+    assert partial.token_ids == scratch_greedy(llama_pass.reference, text, num_tokens)
+    target.commit(1, *outcome)
+    assert target.answer(1) is None  # it has been sent
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 4])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_what_others_propose_is_drafted_ahead_for(
+    any_model: Pair, sampling: SamplingSettings, num_tokens: int
+) -> None:
+    target = Target(any_model.model)
+    target.open(1, 12, sampling)
+    target.commit(1, 9)
+    theirs = (5, 17, 3, 8)[:num_tokens]
+    target.proposer.follow(1, theirs)
+    assert target.proposer.is_answered(1)
+    assert target.answer(1) is None
+    target.work()
+    outcomes = [
+        (*theirs[: position - len(target.texts[1]) - 1], added)
+        for position, added in target.ahead[1]
+    ]
+    assert len(outcomes) >= 8
+    assert len({len(outcome) for outcome in outcomes}) > 1 or num_tokens == 0
+    for outcome in outcomes:
+        text = [*target.texts[1], *outcome]
+        ahead = target.after(1, *outcome)
+        assert ahead is not None
+        if sampling.is_greedy:
+            assert ahead.token_ids == scratch_greedy(any_model.reference, text, DEPTH)
+        else:
+            assert ahead.distributions is not None
+    target.commit(1, *outcomes[-1])
+    assert target.proposer.is_answered(1)
+    target.work()
+    fresh = target.proposer._store.get(1)
+    assert fresh is not None
+    assert fresh.num_cached == len(fresh)
+
+
+def test_a_follower_that_has_not_got_far_gives_what_it_has(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.proposer.follow(1, (5, 17))
+    target.commit(1, 5)  # before it has scored anything
+    assert not target.proposer.is_answered(1)
+    assert target.proposer.take_partial(1) is None
+    target.proposer.follow(1, (5, 17))
+    target.work(3)
+    outcome, num_tokens = max(branches_of(target).items(), key=lambda item: item[1])
+    assert 0 < num_tokens < DEPTH
+    target.commit(1, *outcome)
+    partial = target.proposer.take_partial(1)
+    assert partial is not None
+    expected = scratch_greedy(llama_pass.reference, target.texts[1], DEPTH)
+    assert partial.token_ids == expected[:num_tokens]
+    assert target.proposer.take_partial(1) is None
+    assert target.proposer.is_answered(1)

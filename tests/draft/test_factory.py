@@ -3,12 +3,19 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from specray.config import DraftConfig, LiveDraftConfig, ModelDraftConfig, SimulationConfig
+from specray.config import (
+    DraftConfig,
+    LiveDraftConfig,
+    ModelDraftConfig,
+    NgramDraftConfig,
+    SimulationConfig,
+)
 from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.hybrid import HybridProposer
 from specray.draft.model import ModelProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.errors import InvalidConfigError
+from specray.types import Commit, OpenSession, SamplingSettings
 
 
 def test_prompt_lookup_needs_nothing() -> None:
@@ -25,6 +32,24 @@ def test_a_hybrid_has_both(llama: PreTrainedModel, tmp_path: Path) -> None:
     llama.save_pretrained(tmp_path)
     model = ModelDraftConfig(model=str(tmp_path), device="cpu", max_tokens=64)
     assert isinstance(make_proposer(DraftConfig(method="hybrid", model=model)), HybridProposer)
+
+
+def test_a_hybrid_answers_from_n_grams_at_once(llama: PreTrainedModel, tmp_path: Path) -> None:
+    llama.save_pretrained(tmp_path)
+    config = DraftConfig(
+        method="hybrid",
+        model=ModelDraftConfig(model=str(tmp_path), device="cpu", max_tokens=64),
+        ngram=NgramDraftConfig(model="bundled:smollm2-135m-instruct-draft"),
+    )
+    proposer = make_proposer(config)
+    prompt = tuple(range(50, 58))
+    proposer.open(OpenSession(1, prompt, len(prompt), SamplingSettings(), 3))
+    proposer.commit(Commit(1, len(prompt), (60,), 3, sent_at_ns=0))
+
+    (answer,) = [p for p in proposer.propose([1]) if p.position == len(prompt) + 1]
+
+    assert answer.source == "ngram"
+    assert answer.token_ids
 
 
 def test_a_missing_model_is_a_config_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Recordings are real on a GPU only; here they repeat the same computation on the same tensors."""
 
 import logging
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specray.config import ModelDraftConfig
+from specray.draft import graphs
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.graphs import GraphedModel, Replay
@@ -22,20 +24,25 @@ CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available
 
 
 class Recorder:
-    """Counts recordings and replays; the inputs that it was called with stay the inputs."""
+    """Counts recordings and replays. As a graph, it keeps alive nothing that it was recorded on."""
 
     def __init__(self) -> None:
         self.num_recordings = self.num_replays = 0
 
-    def record(self, run: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+    def record(self, run: Callable[[], None]) -> Replay:
         self.num_recordings += 1
-        logits = run().clone()
+        run()
+        names = run.__code__.co_freevars
+        cells = dict(zip(names, (cell.cell_contents for cell in run.__closure__), strict=True))
+        model, new, output = cells["self"]._model, cells["new"], cells["output"]
+        cache = weakref.ref(cells["cache"])
 
         def replay() -> None:
             self.num_replays += 1
-            logits.copy_(run())
+            assert cache() is not None, "the recording reads memory that has been freed"
+            output.copy_(model.next_logits(new, cache()))
 
-        return replay, logits
+        return replay
 
 
 def make_model(device: str = "cpu") -> LlamaPass:
@@ -103,7 +110,7 @@ def run(model: LlamaPass | GraphedModel, plain: LlamaPass, lengths: list[int]) -
 def test_it_computes_what_the_model_does(lengths: list[int], device: str) -> None:
     model = make_model(device)
     graphed = GraphedModel(model, 16 * MOST_TOKENS, Recorder().record if device == "cpu" else None)
-    for _ in range(2):  # the second time from recordings, and over what the first has left
+    for _ in range(3):  # not recorded, recorded, and over what that has left
         torch.testing.assert_close(
             run(graphed, model, lengths), run(model, model, lengths), rtol=1e-4, atol=1e-4
         )
@@ -115,7 +122,40 @@ def test_batches_of_like_size_share_a_recording() -> None:
     for length in (5, 17, 100, 240):
         run(graphed, model, [length, length])
     assert recorder.num_recordings == 2  # of one token a row, and of two
-    assert recorder.num_replays == 4 * 3
+    # All but the first pass of each.
+    assert recorder.num_replays == 4 * 3 - 2
+
+
+def test_a_shape_that_is_met_once_is_not_recorded() -> None:
+    model, recorder = make_model(), Recorder()
+    graphed = GraphedModel(model, 16 * MOST_TOKENS, recorder.record)
+    for length in (5, 300, 600, 1200):
+        rows = [prefilled(model, length, length + 2, seed=1)]
+        new = NewTokens(torch.tensor([3]), torch.tensor([length]), [1], [length + 1])
+        graphed.next_logits(new, graphed.make_cache(rows))
+    assert recorder.num_recordings == 0
+
+
+def test_the_recordings_longest_unused_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_MOST_RECORDINGS", 2)
+    model, recorder = make_model(), Recorder()
+    graphed = GraphedModel(model, 16 * MOST_TOKENS, recorder.record)
+    for lengths in ([5], [5, 5], [5, 5, 5]) * 2:
+        torch.testing.assert_close(
+            run(graphed, model, lengths), run(model, model, lengths), rtol=1e-4, atol=1e-4
+        )
+    assert len(graphed._recordings) == 2
+
+
+def test_a_number_that_is_none_stays_in_its_session() -> None:
+    model = make_model()
+    graphed = GraphedModel(model, MOST_TOKENS, Recorder().record)
+    row = prefilled(model, 9, 20, seed=1)
+    row.states.fill_(float("nan"))
+    new = NewTokens(torch.tensor([3]), torch.tensor([9]), [1], [10])
+    assert graphed.next_logits(new, graphed.make_cache([row])).isnan().any()
+    for _ in range(3):
+        assert all(torch.isfinite(result).all() for result in run(graphed, model, [5]))
 
 
 def test_long_passes_and_large_batches_are_left_to_the_model() -> None:
@@ -129,8 +169,10 @@ def test_long_passes_and_large_batches_are_left_to_the_model() -> None:
     assert recorder.num_recordings == 0
 
 
-def test_a_recording_that_fails_costs_speed_only(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+def test_a_recording_that_can_not_begin_costs_speed_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: Callable[[], None]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     model = make_model()
@@ -151,7 +193,8 @@ def test_a_draft_proposes_the_same_with_it(device: str) -> None:
     record = recorder.record if device == "cpu" else None
     answers = []
     for drafter in (model, GraphedModel(model, MOST_TOKENS, record)):
-        proposer = ModelProposer(drafter, config, torch.Generator(device).manual_seed(0))
+        generator = torch.Generator(device).manual_seed(0)
+        proposer = ModelProposer(drafter, config, generator, clock=lambda: 0.0)
         prompts = [text(length, length) for length in (4, 30, 11)]
         for session_id, prompt in enumerate(prompts):
             greedy = SamplingSettings()

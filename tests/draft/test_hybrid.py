@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -331,9 +332,11 @@ def answer(
             proposer.close(session_id)
             return tuple(text[len(PROMPT) :][:LENGTH])
         sent = proposer.propose([session_id])
-        proposal = waiting.get((len(text), text[-1]), sent[0])
-        used[proposal.source + (" ahead" if proposal is not sent[0] else "")] += 1
-        waiting = {(p.position, p.last_token_id): p for p in sent[1:]}
+        here = [p for p in sent if p.position == len(text)]
+        proposal = waiting.get((len(text), text[-1])) or here[0]
+        used[proposal.source + ("" if proposal in here else " ahead")] += 1
+        sent += proposer.take_ahead()
+        waiting = {(p.position, p.last_token_id): p for p in sent if p.position > len(text)}
         context = [*text, *proposal.token_ids]
         rows = np.array(
             [P[context[i - 2], context[i - 1]] for i in range(len(text), len(context) + 1)]
@@ -436,3 +439,157 @@ def test_how_the_model_did_ahead_is_learnt() -> None:
         proposer.propose([1])
         proposer.take_ahead()
     assert proposer._least_length(proposer._lookup.session(1)) < before / 2
+
+
+# A quick source answers, and the model prepares for what becomes of its answers.
+
+
+class Quick(Scripted):
+    """N-grams' part."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return [replace(proposal, source="ngram") for proposal in super().propose(session_ids)]
+
+
+class Follower(Ahead):
+    """A model that takes note of what it is to follow."""
+
+    def __init__(self, added: int = 20) -> None:
+        super().__init__(added)
+        self.followed: list[tuple[int, tuple[int, ...]]] = []
+        self.partial: tuple[int, ...] = ()
+
+    def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
+        self.followed.append((session_id, tuple(token_ids)))
+
+    def is_answered(self, session_id: int) -> bool:
+        session = self._sessions[session_id]
+        return (session_id, len(session), session.token_ids[-1]) in self._sent
+
+    def take_partial(self, session_id: int) -> Proposal | None:
+        partial, self.partial = self.partial, ()
+        return self._sessions[session_id].proposal(partial, "model") if partial else None
+
+
+def quick_hybrid(model: Follower | None = None) -> tuple[HybridProposer, Follower, Quick]:
+    model, quick = model or Follower(), Quick((4, 5, 6))
+    return HybridProposer(PromptLookup(PromptLookupConfig(min_ngram=2)), model, quick), model, quick
+
+
+def test_nobody_waits_for_a_model_that_has_a_quick_source_beside_it() -> None:
+    proposer, model, _ = quick_hybrid()
+    begin(proposer, 1, FRESH)
+
+    (answer,) = proposer.propose([1])
+
+    assert (answer.source, answer.token_ids) == ("ngram", (4, 5, 6))
+    assert model.followed == [(1, (4, 5, 6))]
+    assert model.asked == []
+
+
+def test_the_model_prepares_for_what_becomes_of_copies_too() -> None:
+    proposer, model, quick = quick_hybrid()
+    begin(proposer, 1, REPETITIVE)
+
+    assert now(proposer.propose([1])).source == "prompt_lookup"
+    assert model.followed == [(1, (1, 2, 3))]
+    assert quick.asked == []
+
+
+def test_what_the_model_has_begun_goes_before_the_quick_source() -> None:
+    proposer, model, quick = quick_hybrid()
+    begin(proposer, 1, FRESH)
+    model.partial = (7,)
+
+    (answer,) = proposer.propose([1])
+
+    assert (answer.source, answer.token_ids) == ("model", (7,))
+    assert quick.asked == []
+
+
+def test_what_was_drafted_ahead_is_answered_by_nobody_else() -> None:
+    proposer, _, quick = quick_hybrid()
+    begin(proposer, 1, FRESH)
+    proposer.propose([1])
+    proposer.take_ahead()
+    proposer.commit(Commit(1, len(FRESH), (20,), 3, sent_at_ns=6))
+
+    assert proposer.propose([1]) == []
+    assert len(quick.asked) == 1
+
+
+def test_either_may_be_switched_off() -> None:
+    proposer, model, quick = quick_hybrid()
+    begin(proposer, 1, FRESH)
+
+    proposer.sources = frozenset(["ngram"])
+    assert now(proposer.propose([1])).source == "ngram"
+    assert model.followed == []
+
+    proposer.sources = frozenset(["model"])
+    assert now(proposer.propose([1])).source == "model"
+    assert len(quick.asked) == 1
+
+
+def test_a_session_is_gone_from_the_quick_source_too() -> None:
+    proposer, model, quick = quick_hybrid()
+    begin(proposer, 1, FRESH)
+    model.evicted = [1]
+    assert proposer.take_evicted() == [1]
+    assert quick._sessions == {}
+    with pytest.raises(SessionRejectedError, match="no such token"):
+        proposer.open(opened(2, (1, 99)))
+    assert quick._sessions == {}
+
+
+class QuickDrawing(Drawing):
+    """The same, as n-grams."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return [replace(proposal, source="ngram") for proposal in super().propose(session_ids)]
+
+
+class FollowingDrawing(Drawing):
+    """Draws ahead for each token that may be added first, now and then in time."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__(rng)
+        self._sent: set[tuple[int, int, int]] = set()
+        self._following: dict[int, tuple[int, ...]] = {}
+
+    def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
+        self._following[session_id] = tuple(token_ids)
+
+    def is_answered(self, session_id: int) -> bool:
+        session = self._sessions[session_id]
+        return (session_id, len(session), session.token_ids[-1]) in self._sent
+
+    def take_partial(self, session_id: int) -> Proposal | None:
+        return self._draw(self._sessions[session_id]) if self._rng.random() < 0.2 else None
+
+    def take_ahead(self) -> list[Proposal]:
+        ahead = []
+        for session_id, proposed in self._following.items():
+            session = self._sessions.get(session_id)
+            for added in range(NUM_TOKENS):
+                if session is None or added == proposed[0] or self._rng.random() < 0.5:
+                    continue
+                after = Session(opened(session_id, (*session.token_ids, added), SAMPLED))
+                after.depth = session.depth
+                ahead.append(self._draw(after))
+                self._sent.add((session_id, len(after), added))
+        self._following.clear()
+        return ahead
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        pass
+
+
+def test_sampled_output_has_the_targets_distribution_with_a_quick_source() -> None:
+    used: Counter[str] = Counter()
+    rng = np.random.default_rng(6)
+    lookup = PromptLookup(PromptLookupConfig(min_ngram=2))
+    proposer = HybridProposer(lookup, FollowingDrawing(rng), QuickDrawing(rng))
+
+    assert p_value(proposer, used, rng) > ALPHA
+    assert min(used["ngram"], used["model"], used["model ahead"], used["prompt_lookup"]) > 300
