@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specray.control.acceptance import AcceptanceRate, request_acceptance
-from specray.control.planner import PROBE_DEPTH, Planner
+from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
+from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer
 
 MAX_DEPTH = 5
@@ -280,3 +281,20 @@ def test_steps_in_which_nothing_runs_teach_nothing() -> None:
             pass
         idle.planner.observe_step(load(0), 0.0002)
     assert idle.planner._slowdown.factor == engine.planner._slowdown.factor
+
+
+def test_where_sampling_is_dear_requests_that_sample_draft_less() -> None:
+    step_time = StepTimeModel()
+    for num_drafts in (0, 3, 8) * 100:
+        for num_sampled in (0, 4 + num_drafts):
+            held = StepLoad(4, 4 + num_drafts, 0, num_sampled)
+            step_time.observe(held, 0.05 + 0.0015 * held.num_tokens + 0.03 * num_sampled)
+    planner = Planner(step_time=step_time)
+    offers = [Offer(request_acceptance(), "model", 5)] * 4
+
+    planner.expect(Surroundings(), 0.0)
+    greedy = planner.plan(offers, 0).depths
+    planner.expect(Surroundings(num_sampled=4), 0.0)
+    sampled = planner.plan(offers, 0).depths
+
+    assert sum(sampled) < sum(greedy) / 2

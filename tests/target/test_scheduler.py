@@ -5,6 +5,7 @@ import pytest
 from vllm.sampling_params import SamplingParams
 
 from specray.control.planner import Surroundings
+from specray.control.roofline import StepLoad
 from specray.target.scheduler import SpeculativeScheduler
 
 
@@ -84,3 +85,20 @@ def test_kv_blocks_that_requests_need_for_themselves_are_not_taken(
 
 def test_a_budget_smaller_than_the_batch_leaves_nothing() -> None:
     assert surroundings(DECODING, budget=1).max_drafts == 0
+
+
+def test_a_steps_sampled_tokens_are_those_that_are_drawn_after() -> None:
+    requests = {
+        "greedy": request(104, 104),
+        "sampled": request(204, 204, temperature=0.7),
+        "chunk": request(900, 400, is_chunk=True, temperature=0.7),
+    }
+    output: Any = SimpleNamespace(
+        num_scheduled_tokens={"greedy": 4, "sampled": 3, "chunk": 400},
+        scheduled_spec_decode_tokens={"greedy": [1, 2, 3], "sampled": [4, 5]},
+        total_num_scheduled_tokens=407,
+    )
+
+    load = SpeculativeScheduler._load(SimpleNamespace(requests=requests), output)
+
+    assert load == StepLoad(3, 407, 104 + 204 + 400, num_sampled=3)
