@@ -28,6 +28,7 @@ class Pace:
 
 _FLIGHT_GAIN, _EARLY = 0.05, 0.25  # of each flight, and how many of them are shorter than expected
 _PASS_GAIN = 0.2  # of each pass
+_PASS_DOUBT = 0.98  # of a pass's time, kept at each flight: passes may be shorter by now
 
 
 class Rhythm:
@@ -43,6 +44,7 @@ class Rhythm:
             self._flight_s = seconds
         share = _EARLY if seconds > self._flight_s else _EARLY - 1
         self._flight_s *= 1 + _FLIGHT_GAIN * share / _EARLY
+        self._pass_s *= _PASS_DOUBT  # or passes that once took too long would never be tried again
 
     def observe_pass(self, seconds: float) -> None:
         """Learns how long a pass takes."""

@@ -60,3 +60,14 @@ def test_a_target_that_has_become_faster_is_soon_known() -> None:
     for flight_s in [0.1] * 50 + [0.02] * 50:
         rhythm.observe_flight(flight_s)
     assert rhythm.is_due(0.03)
+
+
+def test_passes_that_took_too_long_are_tried_again() -> None:
+    rhythm = Rhythm()
+    for _ in range(50):  # of many sessions
+        rhythm.observe_flight(0.08)
+        rhythm.observe_pass(0.2)
+    assert rhythm.is_due(0.0)
+    for _ in range(100):  # of one
+        rhythm.observe_flight(0.05)
+    assert not rhythm.is_due(0.0)
