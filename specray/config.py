@@ -85,8 +85,9 @@ class ModelDraftConfig(_Settings):
         "auto", description="Weights of the matrix products; `auto` is int8 on a CPU."
     )
     cuda_graphs: bool = Field(
-        True,
-        description="On a GPU: record passes as CUDA graphs; Llama, Mistral and Qwen2 models only.",
+        False,
+        description="On a GPU: record passes as CUDA graphs; Llama, Mistral and Qwen2 models only. "
+        "Off until it has been run on a GPU.",
     )
     head_tokens: PositiveInt | None = Field(
         None,
@@ -158,8 +159,8 @@ class DraftConfig(_Settings):
     ngram: NgramDraftConfig | None = Field(
         None,
         description="For `ngram`. With `hybrid` n-grams answer at once what the model has not "
-        "drafted ahead, so that no step waits for the model; for models slower than a third of a "
-        "step a proposal.",
+        "drafted ahead, so that no step waits for the model; for models that take a good part of a "
+        "step for a proposal.",
     )
     model: ModelDraftConfig | None = None
     custom: CustomDraftConfig | None = None

@@ -65,7 +65,7 @@ class HybridProposer:
         Args:
             lookup: copies.
             model: takes its time.
-            quick: answers in its place, if that is one that `FollowsOthers`.
+            quick: answers in its place; only a model that `FollowsOthers` is then heard at all.
         """
         self._lookup = lookup
         self._quick = quick

@@ -539,3 +539,32 @@ def test_a_follower_that_has_not_got_far_gives_what_it_has(llama_pass: Pair) -> 
     assert partial.token_ids == expected[:num_tokens]
     assert target.proposer.take_partial(1) is None
     assert target.proposer.is_answered(1)
+
+
+def test_a_follower_that_knows_all_tokens_already_still_learns_what_may_come_first(
+    any_model: Pair,
+) -> None:
+    """The target has added a token that was in flight, so that nothing is left to compute."""
+    target = Target(any_model.model)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.proposer.follow(1, (5, 17, 3))
+    target.work()
+    target.commit(1, 5)
+    session = target.proposer._store.get(1)
+    assert session is not None
+    assert session.num_uncached == 0
+    target.proposer.follow(1, (8, 2))
+    target.ahead[1].clear()
+    target.work()
+    outcomes = [
+        (*(8, 2)[: position - len(target.texts[1]) - 1], added)
+        for position, added in target.ahead[1]
+    ]
+    likeliest = scratch_greedy(any_model.reference, target.texts[1], 1)
+    assert likeliest in outcomes
+    for outcome in outcomes:
+        ahead = target.after(1, *outcome)
+        assert ahead is not None
+        text = [*target.texts[1], *outcome]
+        assert ahead.token_ids == scratch_greedy(any_model.reference, text, DEPTH)
