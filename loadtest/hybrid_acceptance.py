@@ -32,10 +32,10 @@ from specray.cli.bench.report import collect_meta
 from specray.config import PromptLookupConfig
 from specray.distill.loops import loop_start
 from specray.draft.hybrid import HybridProposer
-from specray.draft.ngram_model import NgramModel, Opinion, load_ngrams
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.session import Session
+from specray.models.ngrams import NgramModel, Opinion, load_ngrams
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 DEPTH = 5

@@ -276,7 +276,8 @@ class SpeculationConfig(_Settings):
     stop_gap: bool = Field(
         True,
         description="Where a step finds no proposal, the target may verify a copy from the "
-        "request's own text instead of waiting, or of decoding one token; whichever pays.",
+        "request's own text instead of waiting, or of decoding one token; whichever pays. Where "
+        "drafts have n-grams (`draft.ngram`), it may verify guesses from these, too.",
     )
     stall_timeout_s: float = Field(
         1.0,
@@ -423,3 +424,4 @@ class TargetPluginConfig(_Settings):
     timeline: str | None = None
     data_path: DataPath = "relay"
     stall_timeout_s: float = 1.0  # on a direct data path; else routers look after drafts
+    ngrams: str | None = None  # folder of the drafts' table, for the stop-gap

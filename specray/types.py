@@ -1,17 +1,21 @@
 """What crosses the boundaries between router, draft and target. Knows no framework."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["model", "ngram", "prompt_lookup", "stop_gap"]
+StopGapSource = Literal["stop_gap", "stop_gap_ngram"]
+"""What a target proposes by itself when no draft's proposal is there: a copy, or its n-grams."""
+
+Source = Literal["model", "ngram", "prompt_lookup", StopGapSource]
 """Where a proposal's tokens come from; a label of the metrics.
 
-Depth is chosen by it, so it must not depend on the tokens that are proposed. A stop-gap is what a
-target copies by itself when no draft's proposal is there.
+Depth is chosen by it, so it must not depend on the tokens that are proposed.
 """
+
+STOP_GAPS: frozenset[Source] = frozenset(get_args(StopGapSource))
 
 DataPath = Literal["relay", "direct"]
 """How commits and proposals travel: through the router, or on streams from target to draft."""

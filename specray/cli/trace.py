@@ -11,6 +11,7 @@ from typing import Any
 from specray.cli.output import say
 from specray.cli.trace_svg import picture
 from specray.errors import InvalidConfigError
+from specray.types import STOP_GAPS
 
 Event = dict[str, Any]
 
@@ -87,7 +88,7 @@ def _picture(events: Sequence[Event], num_commits: int, folder: Path) -> str:
         for event in events
         if event["name"] == "verify"
         and any(event["args"]["depths"])
-        and event["args"].get("sources") != ["stop_gap"]
+        and not STOP_GAPS.issuperset(event["args"].get("sources", ("",)))
     ]
 
     def worth(row: Sequence[Event]) -> tuple[int, float]:

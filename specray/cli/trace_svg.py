@@ -4,6 +4,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from specray.types import STOP_GAPS
+
 Event = dict[str, Any]
 
 _WIDTH, _LEFT, _RIGHT, _HEIGHT = 960, 76, 14, 300
@@ -72,8 +74,9 @@ def _travels(events: Sequence[Event]) -> Iterator[tuple[str, float, float]]:
 
 
 def _is_copied(verification: Event) -> bool:
-    """Whether all that it verified is the target's own copies."""
-    return bool(verification["args"].get("sources") == ["stop_gap"])
+    """Whether all that it verified is the target's own."""
+    sources = verification["args"].get("sources")
+    return bool(sources) and STOP_GAPS.issuperset(sources)
 
 
 class _Drawing:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specray.distill.answers import Answer
-from specray.draft.ngram_model import context_keys
+from specray.models.ngrams import context_keys
 
 MAX_ORDER = 4
 _TOP = 12  # of the target's tokens at a position

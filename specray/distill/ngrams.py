@@ -44,7 +44,7 @@ def write_ngrams(work: WorkFolder) -> None:
 
 
 def _save(orders: Sequence[Counts], path: Path) -> None:
-    """The file that `specray.draft.ngram_model` describes."""
+    """The file that `specray.models.ngrams` describes."""
     tensors: dict[str, torch.Tensor] = {}
     for size, counts in enumerate(orders, start=1):
         is_narrow = counts.token_ids.max(initial=0) < _NARROW

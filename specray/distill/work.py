@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from specray.draft.ngram_model import NGRAM_FILE
 from specray.errors import InvalidConfigError
+from specray.models.ngrams import NGRAM_FILE
 
 
 class WorkFolder:

@@ -17,13 +17,13 @@ from specray.config import (
 from specray.draft.hybrid import HybridProposer
 from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
-from specray.draft.ngram_model import NGRAM_FILE, load_ngrams
 from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.slowed import SlowedModel, Slowness
 from specray.draft.translation import TranslatedProposer, translate
 from specray.errors import InvalidConfigError
+from specray.models.ngrams import NGRAM_FILE, load_ngrams
 from specray.models.sources import ngram_folder, resolve
 from specray.models.vocabulary import Vocabulary
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.draft.ngram_model import NgramModel, Opinion
+from specray.models.ngrams import NgramModel, Opinion
 from specray.types import SamplingSettings, TruncatedDistributions
 
 CONTEXT = 8  # tokens, more than an n-gram model looks back

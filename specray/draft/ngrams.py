@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
-from specray.draft.ngram_model import NgramModel
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.session import Session, unknown_session
+from specray.models.ngrams import NgramModel
 from specray.types import Commit, OpenSession, Proposal
 
 _LEAST_PROBABILITY = 0.003  # of an outcome that is worth its bytes, as of a model's

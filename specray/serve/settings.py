@@ -131,6 +131,7 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         timeline=args.observability.timeline,
         data_path=args.speculation.data_path,
         stall_timeout_s=args.speculation.stall_timeout_s,
+        ngrams=args.draft.ngram.model if args.draft.uses_ngrams and args.draft.ngram else None,
     )
     given = target.engine_kwargs
     # FLOPs and bytes of each step, for its arithmetic intensity: some 60 µs a step.

@@ -35,8 +35,9 @@ from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
 from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
+from specray.target.stop_gap import make_stop_gap
 from specray.target.worker import DISTRIBUTIONS
-from specray.types import Proposal
+from specray.types import STOP_GAPS, Proposal
 from specray.wire.server import serve_target
 from specray.wire.timeline import open_timeline
 
@@ -81,7 +82,9 @@ class SpeculativeScheduler(Scheduler):
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
         self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, roofline))
         self._step_times.load(self._planner.step_time)
-        self._speculation = Speculation(buffer, self._streams, planner=self._planner)
+        self._speculation = Speculation(
+            buffer, self._streams, planner=self._planner, stop_gap=make_stop_gap(config.ngrams)
+        )
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
         self._session_ids: dict[str, int] = {}
@@ -275,7 +278,7 @@ class SpeculativeScheduler(Scheduler):
     def _observe_turnaround(self) -> None:
         """Time what lies between two verifications where nobody had to be waited for."""
         verified_at, self._verified_at = self._verified_at, None
-        has_drafts = any(p.source != "stop_gap" for p in self._step.proposals.values())
+        has_drafts = any(p.source not in STOP_GAPS for p in self._step.proposals.values())
         is_hit = has_drafts and not self._speculation.has_waited
         if verified_at is not None and is_hit and self._step.is_decode_only:
             self._speculation.observe_turnaround(self._step.started - verified_at)

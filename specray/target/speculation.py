@@ -16,7 +16,7 @@ from specray.target.session import Session
 from specray.target.stop_gap import StopGap
 from specray.target.telling import Streams, Telling
 from specray.target.waiting import Wait, Waiting
-from specray.types import Proposal, Source
+from specray.types import STOP_GAPS, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -30,6 +30,7 @@ class Speculation:
         clock: Callable[[], float] = time.monotonic,
         planner: Planner | None = None,
         patience: Patience | None = None,
+        stop_gap: StopGap | None = None,
     ) -> None:
         """Takes who knows what.
 
@@ -39,6 +40,7 @@ class Speculation:
             clock: in seconds.
             planner: chooses the depths; one that knows nothing yet if left out.
             patience: knows whom to wait for; likewise.
+            stop_gap: proposes where nobody else does; one that only copies if left out.
         """
         self._buffer = buffer
         self._streams = streams
@@ -49,7 +51,7 @@ class Speculation:
         self._waiting = Waiting(buffer, self._offers, self._planner, self._patience, clock)
         self._telling = Telling(streams, clock)
         self._counters = Counters(buffer)
-        self._stop_gap = StopGap()
+        self._stop_gap = stop_gap or StopGap()
         self._sessions: dict[int, Session] = {}
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
@@ -126,7 +128,10 @@ class Speculation:
                 for session in missing
                 if (proposal := self._find_stop_gap(session)) is not None
             }
-            wait = self._waiting.begin(sessions, missing, stop_gaps, num_others, self._max_wait_s())
+            same = {i for i in stop_gaps if self._stop_gap.is_like(self._sessions[i].source)}
+            wait = self._waiting.begin(
+                sessions, missing, stop_gaps, same, num_others, self._max_wait_s()
+            )
         self._num_awaited = len(wait.awaited) if wait is not None else 0
         return wait
 
@@ -145,12 +150,12 @@ class Speculation:
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
         chosen = {}
         for (session, proposal), depth, offer in zip(ready, plan.depths, offers, strict=True):
-            if self._planner.is_probing and proposal.source != "stop_gap":
+            if self._planner.is_probing and proposal.source not in STOP_GAPS:
                 depth = max(depth, min(PROBE_DEPTH, offer.max_depth))
             if depth > 0:
                 session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)
-        copied = [i for i, proposal in chosen.items() if proposal.source == "stop_gap"]
+        copied = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
         self._stop_gap.end_step(copied)
         self._counters.stats.num_proposals_used += len(chosen) - len(copied)
         return chosen

@@ -1,23 +1,35 @@
-"""What a request's own text proposes when its draft's proposal is not there.
+"""What a target proposes by itself when its draft's proposal is not there.
 
-Exactness. A copy is a function of the request's tokens, and whether one is looked for depends on
+Copies from the request's own text and, where the deployment has a table of n-grams, what the target
+usually says behind its last few tokens.
+
+Exactness. Both are functions of the request's tokens, and whether they are looked for depends on
 earlier commits and on the clock; so each token counts as a point mass, for sampled requests too,
 and how many are verified never depends on what was drawn.
 
-A scan instead of an index such as `specray.draft.ngram_index`: nothing is done for requests whose
-proposals come in time, and a token takes 4 bytes in the engine's process, not a thousand. It takes
-15 to 35 µs, an index 4 µs for each token of every request.
+For copies, a scan instead of an index such as `specray.draft.ngram_index`: nothing is done for
+requests whose proposals come in time, and a token takes 4 bytes in the engine's process, not a
+thousand. It takes 15 to 35 µs, an index 4 µs for each token of every request. The table takes 4 µs
+for each token that it guesses.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specray.errors import InvalidConfigError
+from specray.models.ngrams import Likeliest, NgramModel, load_ngrams
 from specray.target.session import Session
-from specray.types import Proposal
+from specray.types import Proposal, Source
+
+logger = logging.getLogger(__name__)
 
 _SHORTEST, _LONGEST = 2, 8  # suffixes that are looked for, as by `draft.prompt_lookup`
 _MOST_SCANS = 16  # a step; they take the engine's time
@@ -50,19 +62,28 @@ class _Match(NamedTuple):
 
 
 class StopGap:
-    """Copies what followed the same tokens earlier in a request; used from the engine's thread."""
+    """Copies, or guesses by n-grams, whichever is expected to get further.
 
-    def __init__(self) -> None:
+    Used from the engine's thread.
+    """
+
+    def __init__(self, ngrams: NgramModel | None = None) -> None:
+        """Takes the table, if there is one."""
+        self._ngrams = ngrams
         self._texts: dict[int, _Text] = {}  # by session
         self._found: dict[int, Proposal | None] = {}  # by session, in this step
         self._pause, self._num_paused = 1, 0
+
+    def is_like(self, source: Source) -> bool:
+        """Whether it knows as much as drafts that answer from this source."""
+        return source == "ngram" and self._ngrams is not None
 
     def close(self, session_id: int) -> None:
         """Forget a session; unknown ones are ignored."""
         self._texts.pop(session_id, None)
 
     def find(self, session: Session, depth: int) -> Proposal | None:
-        """A copy of at most so many tokens, the same for the whole step; None: nothing matches."""
+        """At most so many tokens, the same for the whole step; None: nothing matches."""
         session_id = session.session_id
         if session_id in self._found:
             return self._found[session_id]
@@ -70,14 +91,18 @@ class StopGap:
             return None
         text = self._texts.setdefault(session_id, _Text(np.empty(0, np.int32))).follow(session)
         match = _longest_match(text)
-        self._found[session_id] = match and _copy(session_id, text, match, depth)
+        copy = match and _copy(session_id, text, match, depth)
+        guess = None
+        if self._ngrams is not None:
+            guess = _guess(session_id, text, self._ngrams, depth)
+        self._found[session_id] = max(copy, guess, key=_expected_length)
         return self._found[session_id]
 
     def end_step(self, verified: Collection[int]) -> None:
         """The step is planned: learn whether scans are worth their time, and forget what was found.
 
         Args:
-            verified: sessions whose copies the step verifies.
+            verified: sessions for which the step verifies what was found.
         """
         num_scans = len(self._found)
         self._found = {}
@@ -88,6 +113,21 @@ class StopGap:
             self._pause = min(2 * self._pause, _LAST_PAUSE)
         else:
             self._num_paused = max(0, self._num_paused - 1)
+
+
+def make_stop_gap(folder: str | None) -> StopGap:
+    """With the n-grams in a draft's folder; without them where they are not to be had here.
+
+    They bring speed only: a target without goes on, and says so in its log.
+    """
+    try:
+        ngrams = load_ngrams(Path(folder)) if folder else None
+    except InvalidConfigError as error:
+        logger.warning("no n-grams for the stop-gap: %s", error)
+        return StopGap()
+    if folder and ngrams is None:
+        logger.warning("no n-grams for the stop-gap: %s is not on this node or has none", folder)
+    return StopGap(ngrams)
 
 
 def _longest_match(text: NDArray[np.int32]) -> _Match | None:
@@ -118,3 +158,27 @@ def _copy(session_id: int, text: NDArray[np.int32], match: _Match, depth: int) -
         *(session_id, len(text), int(text[-1]), tuple(token_ids), "stop_gap"),
         confidences=confidences,
     )
+
+
+def _guess(
+    session_id: int, text: NDArray[np.int32], ngrams: NgramModel, depth: int
+) -> Proposal | None:
+    context: list[int] = text[-len(ngrams.orders) :].tolist()
+    guessed: list[Likeliest] = []
+    while len(guessed) < depth and (likeliest := ngrams.likeliest(context)) is not None:
+        guessed.append(likeliest)
+        context = [*context, likeliest.token_id][-len(ngrams.orders) :]
+    if not guessed:
+        return None
+    return Proposal(
+        session_id,
+        len(text),
+        int(text[-1]),
+        tuple(token_id for token_id, _ in guessed),
+        "stop_gap_ngram",
+        confidences=tuple(share for _, share in guessed),
+    )
+
+
+def _expected_length(proposal: Proposal | None) -> float:
+    return sum(accumulate(proposal.confidences, mul)) if proposal is not None else 0.0

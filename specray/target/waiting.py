@@ -1,6 +1,6 @@
 """Whether to hold a step back for proposals that are due, and until when."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from specray.control.planner import Planner
@@ -59,6 +59,7 @@ class Waiting:
         sessions: Sequence[Session],
         missing: Sequence[Session],
         stop_gaps: Mapping[int, Proposal],
+        same: Collection[int],
         num_others: int,
         max_wait_s: float,
     ) -> Wait | None:
@@ -68,11 +69,16 @@ class Waiting:
             sessions: All that are to decode.
             missing: Those of them whose proposals could be waited for.
             stop_gaps: What some of these could verify instead.
+            same: Those for which a draft would hardly say anything else.
             num_others: Further requests in the step.
             max_wait_s: The longest that is allowed.
         """
-        awaited = [s for s in missing if self._patience.has_left_for(s)]
+        owing = [s for s in missing if self._patience.has_left_for(s)]
+        if not owing:
+            return None
+        awaited = [s for s in owing if s.session_id not in same]
         if not awaited:
+            self._patience.observe_refusal()
             return None
         started = self._clock()
         deadline = self._patience.deadline(awaited, max_wait_s)

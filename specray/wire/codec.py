@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError, Message
 
 from specray.errors import ProtocolError
 from specray.types import (
+    STOP_GAPS,
     Commit,
     OpenSession,
     Proposal,
@@ -21,7 +22,7 @@ from specray.wire import speculation_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 
-_SOURCES = frozenset(get_args(Source)) - {"stop_gap"}  # which is for targets to say
+_SOURCES = frozenset(get_args(Source)) - STOP_GAPS  # which are for targets to say
 _ADDRESS = re.compile(r"[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+")  # gRPC takes other schemes too
 _MAX_NAME = 128  # characters of an id that is only logged; a peer may send any number
 _ID_TYPE = np.dtype("<i4")

@@ -9,8 +9,8 @@ from specray.distill import ngrams
 from specray.distill.answers import Answer
 from specray.distill.ngram_counts import Counts, contexts_of, count_ngrams
 from specray.distill.work import WorkFolder
-from specray.draft.ngram_model import context_keys, load_ngrams
 from specray.errors import InvalidConfigError
+from specray.models.ngrams import context_keys, load_ngrams
 
 
 def make_answer(

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from scipy.stats import chisquare
 
 from specray.config import MAX_DEPTH, DraftConfig, LiveDraftConfig, PromptLookupConfig
 from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.hybrid import HybridProposer
-from specray.draft.ngram_model import NGRAM_FILE, NgramModel, context_keys, load_ngrams
 from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.errors import InvalidConfigError, SessionRejectedError
+from specray.models.ngrams import NGRAM_FILE, NgramModel, load_ngrams
 from specray.sampling.reference import verify
 from specray.sampling.truncation import BatchSampling, truncate
 from specray.types import Commit, Proposal, SamplingSettings
@@ -34,32 +33,10 @@ from tests.draft.test_hybrid import (
     opened,
     probability,
 )
+from tests.models.test_ngrams import NGRAMS, write_ngrams
 from tests.target.distributions import chi_square
 
 NUM_ANSWERS = 2000
-NGRAMS = {
-    (0,): {1: 0.6, 2: 0.2, 0: 0.1},
-    (1,): {2: 0.9},
-    (2,): {0: 0.5, 2: 0.3},
-    (2, 1): {1: 0.5, 0: 0.25},  # behind 1, 2: the latest first
-}
-
-
-def write_ngrams(folder: Path, known: dict[tuple[int, ...], dict[int, float]]) -> Path:
-    tensors = {}
-    for size in sorted({len(context) for context in known}):
-        chosen = {context: row for context, row in known.items() if len(context) == size}
-        keys = context_keys(np.array(list(chosen)))
-        rows = [list(chosen.values())[i] for i in np.argsort(keys)]
-        arrays = {
-            "keys": np.sort(keys),
-            "starts": np.cumsum([0, *map(len, rows)]).astype(np.int32),
-            "token_ids": np.array([t for row in rows for t in row], np.uint16),
-            "shares": np.array([p for row in rows for p in row.values()], np.float16),
-        }
-        tensors |= {f"{size}.{name}": torch.from_numpy(array) for name, array in arrays.items()}
-    save_file(tensors, folder / NGRAM_FILE)
-    return folder
 
 
 @pytest.fixture
@@ -71,32 +48,6 @@ def ngrams(tmp_path: Path) -> NgramModel:
 
 def proposer_of(ngrams: NgramModel, seed: int = 1, fan_out: int = 0) -> NgramProposer:
     return NgramProposer(ngrams, np.random.default_rng(seed), fan_out)
-
-
-# The file
-
-
-def test_the_longest_known_context_answers(ngrams: NgramModel) -> None:
-    for text, context in (((0,), (0,)), ((2, 0), (0,)), ((1, 2), (2, 1)), ((0, 2), (2,))):
-        opinion = ngrams.opinion(text)
-        assert opinion is not None
-        told = dict(zip(opinion.token_ids.tolist(), opinion.probabilities.tolist(), strict=True))
-        assert told == pytest.approx(NGRAMS[context], rel=1e-3)
-    assert ngrams.opinion((1, 7)) is None
-    assert ngrams.opinion(()) is None
-
-
-def test_a_folder_without_ngrams_has_none(tmp_path: Path) -> None:
-    assert load_ngrams(tmp_path) is None
-
-
-def test_broken_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / NGRAM_FILE).write_bytes(b"short")
-    with pytest.raises(InvalidConfigError, match="is broken"):
-        load_ngrams(tmp_path)
-    save_file({"1.keys": torch.zeros(1, dtype=torch.int64)}, tmp_path / NGRAM_FILE)
-    with pytest.raises(InvalidConfigError, match=r"is broken \('1.starts'\)"):
-        load_ngrams(tmp_path)
 
 
 # Proposals

@@ -13,12 +13,12 @@ from specray.draft.causal_lm import CausalLm
 from specray.draft.hybrid import HybridProposer
 from specray.draft.llama import LlamaPass
 from specray.draft.model import ModelProposer
-from specray.draft.ngram_model import NgramModel, NgramOrder, context_keys
 from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.translation import TranslatedProposer, Translation
 from specray.errors import SessionRejectedError
+from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.models.vocabulary import SharedTokens
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 

@@ -9,9 +9,11 @@ import pytest
 
 from specray.control.planner import PROBE_DEPTH
 from specray.control.roofline import StepLoad
+from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.buffer import ProposalBuffer
 from specray.target.session import Session
 from specray.target.speculation import Speculation
+from specray.target.stop_gap import StopGap
 from specray.types import (
     Commit,
     FixedRule,
@@ -1167,6 +1169,31 @@ def test_no_step_waits_where_a_copy_is_as_good_but_for_want_of_one_it_does(copyi
     copying.streams.policy = replace(copying.streams.policy, has_stop_gap=False)
     copying.run(4)
     assert copying.buffer.waits
+
+
+@pytest.mark.parametrize("source", ["ngram", "model"])
+def test_no_step_waits_for_what_the_target_knows_itself(world: World, source: Source) -> None:
+    """Its table has always been wrong, so that a wait would pay for whoever knows more."""
+    keys = context_keys(np.arange(100)[:, None])
+    order = np.argsort(keys)
+    wrong = NgramOrder(
+        keys[order],
+        np.arange(101, dtype=np.int32),
+        ((np.arange(100) + 50) % 100)[order],
+        np.full(100, 0.9, np.float16),
+    )
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.speculation = Speculation(
+        world.buffer, world.streams, world.clock, stop_gap=StopGap(NgramModel([wrong]))
+    )
+    world.answer = lambda commit, tokens: replace(perfect(commit, tokens), source=source)
+    session = world.open()
+    session.source = source
+    world.run(40)
+    world.buffer.waits.clear()
+    world.run(20)
+
+    assert bool(world.buffer.waits) == (source == "model")
 
 
 def test_copies_that_are_never_accepted_become_short(copying: World) -> None:

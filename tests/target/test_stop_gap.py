@@ -3,16 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specray.models.ngrams import NGRAM_FILE, NgramModel, load_ngrams
 from specray.sampling.reference import verify
 from specray.target.session import Session
-from specray.target.stop_gap import StopGap
-from specray.types import Proposal, SamplingSettings, TruncatedDistributions
+from specray.target.stop_gap import StopGap, make_stop_gap
+from specray.types import Proposal, SamplingSettings, Source, TruncatedDistributions
+from tests.models.test_ngrams import NGRAMS, write_ngrams
 from tests.target.distributions import chi_square
 
 MOST_SCANS, LAST_PAUSE = 16, 32
@@ -116,6 +119,57 @@ def test_nothing_is_left_of_a_session_that_is_closed() -> None:
     assert stop_gap.find(session([5, 6]), 2) is None  # another session of the same id
 
 
+# Guesses by n-grams
+
+
+@pytest.fixture
+def ngrams(tmp_path: Path) -> NgramModel:
+    loaded = load_ngrams(write_ngrams(tmp_path, NGRAMS))
+    assert loaded is not None
+    return loaded
+
+
+def test_n_grams_guess_where_nothing_repeats_itself(ngrams: NgramModel) -> None:
+    found = StopGap(ngrams).find(session([9, 8, 1]), 4)
+
+    assert found is not None
+    assert (found.source, found.token_ids) == ("stop_gap_ngram", (2, 1, 2, 1))
+    assert (found.position, found.last_token_id, found.distributions) == (3, 1, None)
+    assert found.confidences == pytest.approx((0.9, 0.5, 0.9, 0.5), rel=1e-3)
+    assert StopGap(ngrams).find(session([9, 8, 7]), 4) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ((1, 9, 1), "stop_gap_ngram"),  # one token alone is not copied
+        ((4, 3, 2, 0, 5, 4, 3, 2, 0), "stop_gap"),  # 0 has weak followers only, but one here
+        ((0, 1, 7, 0, 1, 2, 5, 0, 1), "stop_gap_ngram"),  # 0, 1 had two, 1 has a strong one
+    ],
+)
+def test_what_is_expected_to_get_further_is_proposed(
+    ngrams: NgramModel, text: Sequence[int], source: Source
+) -> None:
+    found = StopGap(ngrams).find(session(text), 1)
+
+    assert found is not None
+    assert found.source == source
+
+
+@pytest.mark.parametrize("name", ["nowhere", "broken", "empty"])
+def test_without_its_n_grams_a_target_still_copies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    for there in ("broken", "empty"):
+        (tmp_path / there).mkdir()
+    (tmp_path / "broken" / NGRAM_FILE).write_bytes(b"short")
+    stop_gap = make_stop_gap(str(tmp_path / name))
+
+    assert "no n-grams for the stop-gap" in caplog.text
+    assert not stop_gap.is_like("ngram")
+    assert stop_gap.find(session([1, 2, 3, 1, 2]), 1) is not None
+
+
 # Exactness: sampled texts, each step verifying as many copied tokens as their confidence allows.
 
 VOCAB_SIZE, LENGTH, DEPTH, NUM_TEXTS = 3, 4, 3, 3000
@@ -137,11 +191,11 @@ def confident(proposal: Proposal) -> TruncatedDistributions:
     return TruncatedDistributions(ids, q)
 
 
-def p_value(shipped: Shipped) -> float:
+def p_value(shipped: Shipped, ngrams: NgramModel | None = None) -> float:
     rng = np.random.default_rng(5)
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(NUM_TEXTS):
-        stop_gap, writing = StopGap(), session(PROMPT)
+        stop_gap, writing = StopGap(ngrams), session(PROMPT)
         while len(writing.token_ids) < len(PROMPT) + LENGTH:
             found = stop_gap.find(writing, DEPTH)
             depth = sum(c > 0.4 for c in found.confidences) if found is not None else 0
@@ -162,3 +216,10 @@ def p_value(shipped: Shipped) -> float:
 )
 def test_the_output_has_the_targets_distribution(shipped: Shipped, is_exact: bool) -> None:
     assert (p_value(shipped) > 1e-4) == is_exact
+
+
+@pytest.mark.parametrize(
+    ("shipped", "is_exact"), [(point_masses, True), (confident, False)], ids=["ours", "power check"]
+)
+def test_so_has_what_n_grams_guess(ngrams: NgramModel, shipped: Shipped, is_exact: bool) -> None:
+    assert (p_value(shipped, ngrams) > 1e-4) == is_exact

@@ -13,6 +13,7 @@ not read. For each order n, from 1 token of context on:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ from specray.errors import InvalidConfigError
 
 NGRAM_FILE = "ngrams.safetensors"  # beside a draft's weights
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+_FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
+_MASK = 2**64 - 1
 
 
 class Opinion(NamedTuple):
@@ -33,6 +35,13 @@ class Opinion(NamedTuple):
 
     token_ids: NDArray[np.int64]  # [tokens]
     probabilities: NDArray[np.float32]  # [tokens], together below 1
+
+
+class Likeliest(NamedTuple):
+    """The token that most likely follows."""
+
+    token_id: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ def context_keys(contexts: NDArray[np.integer]) -> NDArray[np.int64]:
     """
     keys = np.zeros(len(contexts), np.uint64)
     for column in contexts.T:
-        keys = (keys ^ (column.astype(np.uint64) + np.uint64(1))) * _FACTOR
+        keys = (keys ^ (column.astype(np.uint64) + np.uint64(1))) * np.uint64(_FACTOR)
         keys ^= keys >> np.uint64(29)
     return keys.view(np.int64)
 
@@ -71,22 +80,42 @@ class NgramModel:
         Args:
             context: the text, or its last tokens; the latest last.
         """
-        most = min(len(self.orders), len(context))
-        latest = np.array(context[len(context) - most :], np.int64)[::-1]
-        for size in range(most, 0, -1):
-            found = _find(self.orders[size - 1], latest[:size])
-            if found is not None:
-                return found
+        found = self._find(context)
+        if found is None:
+            return None
+        order, place = found
+        part = slice(int(order.starts[place]), int(order.starts[place + 1]))
+        return Opinion(
+            order.token_ids[part].astype(np.int64), order.shares[part].astype(np.float32)
+        )
+
+    def likeliest(self, context: Sequence[int]) -> Likeliest | None:
+        """The first of `opinion`, in a fraction of its time."""
+        found = self._find(context)
+        if found is None:
+            return None
+        order, place = found
+        first = order.starts[place]
+        if first == order.starts[place + 1]:
+            return None
+        return Likeliest(int(order.token_ids[first]), float(order.shares[first]))
+
+    def _find(self, context: Sequence[int]) -> tuple[NgramOrder, int] | None:
+        """Where the longest context that is known stands."""
+        latest = reversed(context[-len(self.orders) :])
+        keys = list(accumulate(latest, _extended, initial=0))[1:]  # shortest first, like orders
+        for order, key in reversed(list(zip(self.orders, keys, strict=False))):
+            signed = key - (key >> 63 << 64)
+            place = int(order.keys.searchsorted(signed))
+            if place < len(order.keys) and order.keys[place] == signed:
+                return order, place
         return None
 
 
-def _find(order: NgramOrder, context: NDArray[np.int64]) -> Opinion | None:
-    key = context_keys(context[None])[0]
-    place = int(order.keys.searchsorted(key))
-    if place == len(order.keys) or order.keys[place] != key:
-        return None
-    part = slice(int(order.starts[place]), int(order.starts[place + 1]))
-    return Opinion(order.token_ids[part].astype(np.int64), order.shares[part].astype(np.float32))
+def _extended(key: int, token_id: int) -> int:
+    """The key of a context that reaches one token further back, as by `context_keys`."""
+    key = (key ^ (token_id + 1)) * _FACTOR & _MASK
+    return key ^ key >> 29
 
 
 def load_ngrams(folder: Path) -> NgramModel | None:
