@@ -1,7 +1,7 @@
 """What crosses the boundaries between router, draft and target. Knows no framework."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,14 @@ class OpenSession:
     tenant: str = ""  # whom the request is for: drafts share their time fairly between tenants
 
 
+class Accepted(NamedTuple):
+    """Proposed tokens that became part of a request."""
+
+    position: int  # of the first of them
+    num_tokens: int
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What a verification added to a request: the accepted tokens and one more.
@@ -62,6 +70,7 @@ class Commit:
     token_ids: tuple[int, ...]
     depth: int  # most tokens the next proposal may hold; 0: none wanted for now
     sent_at_ns: int  # the target's monotonic clock; comes back in the proposal
+    accepted: tuple[Accepted, ...] = ()  # of the tokens; for who looks on, drafts don't need it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,5 +126,3 @@ class _Hub:
 
     def _to_targets(self, frames: Mapping[str, ProposalFrame]) -> None:
         self._targets.send(frames)
-        for watch in self.watches:
-            watch.to_targets(frames)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specray.control.acceptance import AcceptanceRate, request_acceptance
-from specray.types import SamplingSettings, Source
+from specray.types import Accepted, SamplingSettings, Source
 
 
 class TokenSequence(Protocol):
@@ -37,6 +37,7 @@ class Session:
     source: Source = "prompt_lookup"  # of its latest proposal, and so perhaps of the next
     is_announced: bool = False  # its router's draft has, or will have, its first tokens
     num_told: int = 0  # how many of them; it lags behind while nobody asks it for proposals
+    accepted: list[Accepted] = field(default_factory=list)  # that its router has not heard of
     confidences: tuple[float, ...] = ()  # of the proposal that is being verified
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     wanted_depth: int = 0

@@ -16,7 +16,7 @@ from specray.target.session import Session
 from specray.target.stop_gap import StopGap
 from specray.target.telling import Streams, Telling
 from specray.target.waiting import Wait, Waiting
-from specray.types import STOP_GAPS, Proposal, Source
+from specray.types import STOP_GAPS, Accepted, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -165,13 +165,15 @@ class Speculation:
     def observe_verification(
         self, session_id: int, source: Source, num_proposed: int, num_accepted: int
     ) -> None:
-        """Learn from what a verification accepted."""
+        """Learn from what a verification accepted, before the session grows by it."""
         session = self._sessions.get(session_id)
         if session is not None:
             offer = self._offers.of_tokens(session, num_proposed, source)._replace(
                 max_depth=num_proposed, confidences=session.confidences[:num_proposed]
             )
             self._planner.observe_verification(offer, num_accepted)
+            if num_accepted > 0:
+                session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
         self._counters.count_verification(source, num_proposed, num_accepted)
 
     def observe_turnaround(self, seconds: float) -> None:

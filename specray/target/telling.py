@@ -74,18 +74,37 @@ class Telling:
             self.announce(session, length_before)
         if not session.is_announced:
             return
-        now = self._clock()
-        depth = session.wanted_depth
-        news = tuple(session.token_ids[session.num_told :])
-        commit = Commit(session.session_id, session.num_told, news, depth, int(now * 1e9))
-        self._outgoing[session.router].commits.append(commit)
-        session.num_told += len(news)
-        session.committed_at, session.is_due = now, depth > 0
+        session.committed_at = self._tell(session, session.wanted_depth)
+        session.is_due = session.wanted_depth > 0
 
     def close(self, session: Session) -> None:
-        """End the session on its draft, if that has heard of it."""
+        """End the session on its draft, if that has heard of it.
+
+        What was accepted last is told before, to whoever looks on.
+        """
         if session.is_announced:
+            if session.accepted:
+                self._tell(session, 0)
             self._outgoing[session.router].closes.append(session.session_id)
+
+    def _tell(self, session: Session, depth: int) -> float:
+        """Adds a commit of all that is new, and returns its time in seconds."""
+        now, end = self._clock(), len(session.token_ids)
+        commit = Commit(
+            session.session_id,
+            session.num_told,
+            tuple(session.token_ids[session.num_told :]),
+            depth,
+            int(now * 1e9),
+            tuple(
+                accepted._replace(num_tokens=min(accepted.num_tokens, end - accepted.position))
+                for accepted in session.accepted
+                if accepted.position < end  # an answer may end within what was accepted
+            ),
+        )
+        self._outgoing[session.router].commits.append(commit)
+        session.num_told, session.accepted = end, []
+        return now
 
     def flush(self) -> None:
         """Send what has gathered, one frame per router."""

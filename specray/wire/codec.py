@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from specray.errors import ProtocolError
 from specray.types import (
     STOP_GAPS,
+    Accepted,
     Commit,
     OpenSession,
     Proposal,
@@ -22,7 +23,8 @@ from specray.wire import speculation_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 
-_SOURCES = frozenset(get_args(Source)) - STOP_GAPS  # which are for targets to say
+_KNOWN_SOURCES = frozenset(get_args(Source))
+_SOURCES = _KNOWN_SOURCES - STOP_GAPS  # which are for targets to say
 _ADDRESS = re.compile(r"[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+")  # gRPC takes other schemes too
 _MAX_NAME = 128  # characters of an id that is only logged; a peer may send any number
 _ID_TYPE = np.dtype("<i4")
@@ -139,6 +141,7 @@ def _commit_message(commit: Commit) -> pb.Commit:
         token_ids=commit.token_ids,
         depth=commit.depth,
         sent_at_ns=commit.sent_at_ns,
+        accepted=[pb.Accepted(**accepted._asdict()) for accepted in commit.accepted],
     )
 
 
@@ -149,6 +152,11 @@ def _commit(message: pb.Commit) -> Commit:
         token_ids=tuple(message.token_ids),
         depth=message.depth,
         sent_at_ns=message.sent_at_ns,
+        accepted=tuple(
+            Accepted(accepted.position, accepted.num_tokens, cast(Source, accepted.source))
+            for accepted in message.accepted
+            if accepted.source in _KNOWN_SOURCES  # a newer target's may be unknown
+        ),
     )
 
 

@@ -391,11 +391,8 @@ def test_who_watches_sees_what_is_accepted_from_then_on(relayed: Network) -> Non
         opened = OpenSession(5, (1, 2, 3), 3, SamplingSettings(), 4, request_id="r")
         target.send(SessionFrame(opens=(opened,)))
         draft.frame()
-        target.send(commits(5))
-        (commit,) = draft.frame().commits
-        draft.send(ProposalFrame((answer(commit),)))
-        target.frame()
-        target.send(SessionFrame(commits=(Commit(5, 5, (9, 11), 4, 100),)))
+        accepted = (Accepted(5, 1, "model"),)
+        target.send(SessionFrame(commits=(Commit(5, 5, (9, 11), 4, 100, accepted),)))
         draft.frame()
         relayed.stats()  # the frame has been seen by now, not only sent
         assert watch.take() == [Accepted(2, 1, "model")]

@@ -15,6 +15,7 @@ from specray.target.session import Session
 from specray.target.speculation import Speculation
 from specray.target.stop_gap import StopGap
 from specray.types import (
+    Accepted,
     Commit,
     FixedRule,
     OpenSession,
@@ -825,6 +826,38 @@ def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> Non
     assert sources["model"].proposed_per_position == [2, 2, 1]
     assert sources["model"].accepted_per_position == [2, 1]
     assert sources["prompt_lookup"].num_proposed == 1
+
+
+def test_whoever_looks_on_is_told_what_was_accepted(world: World) -> None:
+    session = world.open()
+    world.run(3)
+    end = len(session.token_ids)
+    world.speculation.observe_verification(session.session_id, "stop_gap", 5, 4)
+    world.tokens[session.session_id] += [1, 2]  # the answer ends within these
+    world.close(session)
+    world.speculation.flush()
+    commits = [commit for _, frame in world.streams.sent for commit in frame.commits]
+
+    told = [accepted for commit in commits for accepted in commit.accepted]
+    *before, last = told
+    assert before
+    assert {accepted.source for accepted in before} == {"model"}
+    depths = [accepted.num_tokens for accepted in before]
+    places = [commit.position for commit in commits if commit.accepted]
+    assert [accepted.position for accepted in told] == places
+    assert depths == [len(commit.token_ids) - 1 for commit in commits[:-1] if commit.accepted]
+    assert last == Accepted(end, 2, "stop_gap")
+    assert commits[-1].depth == 0
+
+
+def test_nobody_hears_of_accepted_tokens_that_were_not_added(world: World) -> None:
+    session = world.open()
+    world.run(1)
+    world.speculation.observe_verification(session.session_id, "stop_gap", 5, 4)
+    world.close(session)
+    world.speculation.flush()
+
+    assert not any(commit.accepted for _, frame in world.streams.sent for commit in frame.commits)
 
 
 def test_steps_with_prefill_do_not_count_as_decode_time(world: World) -> None:

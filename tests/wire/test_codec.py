@@ -1,3 +1,5 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,12 +7,14 @@ from hypothesis import strategies as st
 
 from specray.errors import ProtocolError
 from specray.types import (
+    Accepted,
     Commit,
     OpenSession,
     Proposal,
     ProposalFrame,
     SamplingSettings,
     SessionFrame,
+    Source,
     TruncatedDistributions,
 )
 from specray.wire import speculation_pb2 as pb
@@ -29,7 +33,10 @@ tokens = st.lists(uint32, max_size=6).map(tuple)
 samplings = st.builds(SamplingSettings, temperature=floats, top_k=uint32, top_p=floats)
 names = st.text(st.characters(codec="utf-8"), max_size=128)
 opens = st.builds(OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names)
-commits = st.builds(Commit, uint64, uint32, tokens, uint32, uint64)
+accepted = st.builds(Accepted, uint32, uint32, st.sampled_from(get_args(Source)))
+commits = st.builds(
+    Commit, uint64, uint32, tokens, uint32, uint64, st.lists(accepted, max_size=2).map(tuple)
+)
 session_frames = st.builds(
     SessionFrame,
     st.lists(opens, max_size=3).map(tuple),
@@ -176,3 +183,12 @@ def test_what_is_no_address_is_not_dialled(address: str) -> None:
     data = pb.ProposalFrame(drafts=pb.Drafts(addresses=[address])).SerializeToString()
     with pytest.raises(ProtocolError, match="no draft's address"):
         decode_proposal_frame(data)
+
+
+def test_what_a_newer_target_calls_a_source_is_left_out_and_the_commit_is_not() -> None:
+    accepted = [pb.Accepted(position=1, num_tokens=1, source=name) for name in ("new", "model")]
+    frame = pb.SessionFrame(commits=[pb.Commit(session_id=1, token_ids=[5, 6], accepted=accepted)])
+    (commit,) = decode_session_frame(frame.SerializeToString()).commits
+
+    assert commit.token_ids == (5, 6)
+    assert commit.accepted == (Accepted(1, 1, "model"),)

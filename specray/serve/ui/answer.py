@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from specray.router.watch import Accepted, SessionWatch
+from specray.router.watch import SessionWatch
 from specray.target.names import DEPTH_ARG
+from specray.types import Accepted
 
 _LONGEST = 4096
 _CLOSING_S = 0.5  # the router hears of a session's end about when the client does
@@ -37,7 +38,6 @@ def chat_request(question: Question, model: str) -> dict[str, Any]:
         "temperature": question.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_token_ids": True,
         "logprobs": True,  # the text of each token, so that nothing here needs a tokenizer
         "top_logprobs": 0,
         "vllm_xargs": {} if depth is None else {DEPTH_ARG: depth},
@@ -51,19 +51,18 @@ async def events(chunks: AsyncIterator[Any], watch: SessionWatch) -> AsyncIterat
         chunks: A streamed chat completion, as Ray Serve LLM's ingress yields it.
         watch: Of this request, at the router that it goes through, begun before it was sent.
     """
-    num_tokens, usage = 0, None
+    usage = None
     async for chunk in _parsed(chunks):
         if "error" in chunk:
             yield _event("error", message=chunk["error"]["message"])
             return
         usage = chunk.get("usage") or usage
         for choice in chunk["choices"]:
-            num_tokens += len(choice.get("token_ids") or ())
             if texts := token_texts(choice):
                 yield _event("tokens", texts=texts)
         for accepted in watch.take():
             yield _accepted(accepted)
-    for accepted in await _rest(watch, num_tokens):
+    for accepted in await _rest(watch):
         yield _accepted(accepted)
     yield _event("end", usage=usage)
 
@@ -86,14 +85,13 @@ def token_texts(choice: dict[str, Any]) -> list[str]:
     return pieces
 
 
-async def _rest(watch: SessionWatch, num_tokens: int) -> Iterable[Accepted]:
-    """What the router hears of after the text has ended, and what it never hears."""
+async def _rest(watch: SessionWatch) -> Iterable[Accepted]:
+    """What the router hears of after the text has ended."""
     for _ in range(round(_CLOSING_S / _PERIOD_S)):
         if watch.is_closed:
             break
         await asyncio.sleep(_PERIOD_S)
-    accepted, last = watch.take(), watch.last_step(num_tokens)
-    return accepted if last is None else [*accepted, last]
+    return watch.take()
 
 
 async def _parsed(chunks: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from specray.router.watch import SessionWatch
 from specray.serve.ui.answer import Question, chat_request, events, token_texts
 from specray.types import (
+    Accepted,
     Commit,
     OpenSession,
-    Proposal,
-    ProposalFrame,
     SamplingSettings,
     SessionFrame,
 )
@@ -72,9 +71,8 @@ def test_text_then_what_was_accepted_of_it_then_the_end() -> None:
     watch = SessionWatch("r")
     opened = OpenSession(1, (5, 6), 2, SamplingSettings(), 5, request_id="r")
     watch.from_target("t", SessionFrame(opens=(opened,), commits=(Commit(1, 2, (7,), 5, 0),)))
-    proposal = Proposal(1, 3, 7, (8,), "model")
-    watch.to_targets({"t": ProposalFrame((proposal,))})
-    watch.from_target("t", SessionFrame(commits=(Commit(1, 3, (8, 9), 5, 0),), closes=(1,)))
+    commit = Commit(1, 3, (8, 9), 5, 0, (Accepted(3, 1, "model"),))
+    watch.from_target("t", SessionFrame(commits=(commit,), closes=(1,)))
     usage = {"completion_tokens": 3}
     heard = told(
         watch,

@@ -241,7 +241,8 @@ const TITLES = {
   prompt_lookup: "copied by prompt lookup",
   ngram: "guessed by n-grams",
   model: "guessed by the draft model",
-  mixture: "guessed by the draft model or copied",
+  stop_gap: "copied by the target itself",
+  stop_gap_ngram: "guessed by the target's own n-grams",
 };
 
 function accept(state, { position, num_tokens, source }) {
