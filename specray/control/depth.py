@@ -43,6 +43,7 @@ class DepthPlan:
     depths: tuple[int, ...]  # one per chain
     num_expected: float  # tokens committed by the step, over the whole batch
     step_s: float
+    saved_s: float = 0.0  # against as many tokens from steps without drafts; where it was weighed
 
     @property
     def goodput(self) -> float:
@@ -87,7 +88,9 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     num_taken = len(rises) if rises.all() else int(np.argmin(rises))
     rows = order[:num_taken] // max(1, chains.survivals.shape[1])
     depths = np.bincount(rows, minlength=len(chains.max_depths))
-    return DepthPlan(tuple(depths.tolist()), float(expected[num_taken]), float(step_s[num_taken]))
+    committed, seconds = float(expected[num_taken]), float(step_s[num_taken])
+    saved_s = committed * float(step_s[0]) / batch.num_sure - seconds if batch.num_sure else 0.0
+    return DepthPlan(tuple(depths.tolist()), committed, seconds, saved_s)
 
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:

@@ -8,6 +8,7 @@ import numpy as np
 
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate
+from specray.control.overhead import Overhead
 from specray.control.policies import make_policy
 from specray.control.probing import ProbeClock
 from specray.control.roofline import Intensity, Roofline, StepLoad
@@ -59,6 +60,7 @@ class Planner:
         self.step_time = step_time or StepTimeModel(roofline)
         self.survival = SurvivalModel()
         self._slowdown = Slowdown()
+        self.overhead = Overhead()
         self.is_probing = False  # whether the latest wanted depths hold a probe
         self.is_off = False  # whether they were all 0 but for a probe's
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
@@ -98,6 +100,10 @@ class Planner:
         else:  # as if drafts worked beside it, so that all that is learnt is alike
             self.step_time.observe(load, self._slowdown.factor * seconds)
         self._load, self._step_s = load, seconds
+
+    def observe_turnaround(self, seconds: float, *, is_speculative: bool) -> None:
+        """Learn from the time before a step, without waits for proposals."""
+        self.overhead.observe(seconds, is_speculative=is_speculative)
 
     def observe_arrival(self, now_s: float) -> None:
         """Note that a request has come."""
@@ -161,6 +167,7 @@ class Planner:
         if not offers:
             return ()  # nobody to ask: says nothing about whether speculation pays
         self._look_ahead(offers, num_plain)
+        wait_s += self.overhead.extra_s
         speculative = self.plan(offers, num_plain, wait_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)

@@ -37,7 +37,7 @@ from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
 from specray.target.stop_gap import make_stop_gap
 from specray.target.worker import DISTRIBUTIONS
-from specray.types import STOP_GAPS, Proposal
+from specray.types import Proposal
 from specray.wire.server import serve_target
 from specray.wire.timeline import open_timeline
 
@@ -276,12 +276,11 @@ class SpeculativeScheduler(Scheduler):
         return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens, num_sampled)
 
     def _observe_turnaround(self) -> None:
-        """Time what lies between two verifications where nobody had to be waited for."""
+        """Time what lies between two steps, of which the second only decodes."""
         verified_at, self._verified_at = self._verified_at, None
-        has_drafts = any(p.source not in STOP_GAPS for p in self._step.proposals.values())
-        is_hit = has_drafts and not self._speculation.has_waited
-        if verified_at is not None and is_hit and self._step.is_decode_only:
-            self._speculation.observe_turnaround(self._step.started - verified_at)
+        if verified_at is not None and self._step.is_decode_only:
+            sources = {proposal.source for proposal in self._step.proposals.values()}
+            self._speculation.observe_turnaround(self._step.started - verified_at, sources)
 
     def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
         """The tokens up to the first that the request's grammar forbids; vLLM insists on that.

@@ -4,7 +4,7 @@ Knows nothing of vLLM; `scheduler` calls it, from the engine's thread only.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
@@ -55,6 +55,7 @@ class Speculation:
         self._sessions: dict[int, Session] = {}
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
+        self._waited_s = 0.0  # how long
 
     @property
     def has_waited(self) -> bool:
@@ -133,11 +134,13 @@ class Speculation:
                 sessions, missing, stop_gaps, same, num_others, self._max_wait_s()
             )
         self._num_awaited = len(wait.awaited) if wait is not None else 0
+        self._waited_s = 0.0
         return wait
 
     def end_wait(self, wait: Wait) -> None:
         """Learn from a wait that is over: all its proposals are here, or its time is up."""
-        self._counters.stats.wait_time.observe(self._waiting.end(wait))
+        self._waited_s = self._waiting.end(wait)
+        self._counters.stats.wait_time.observe(self._waited_s)
 
     def choose(self, decoding: Sequence[int], num_others: int) -> dict[int, Proposal]:
         """The proposals that the coming step verifies, of those that are here."""
@@ -156,7 +159,7 @@ class Speculation:
                 session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)
         copied = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
-        self._stop_gap.end_step(copied)
+        self._stop_gap.end_step(copied, plan.saved_s - self._planner.overhead.extra_s)
         self._counters.stats.num_proposals_used += len(chosen) - len(copied)
         return chosen
 
@@ -176,9 +179,16 @@ class Speculation:
                 session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
         self._counters.count_verification(source, num_proposed, num_accepted)
 
-    def observe_turnaround(self, seconds: float) -> None:
-        """Count the time from a verification's end to the start of the next, on a hit."""
-        self._counters.stats.turnaround_time.observe(seconds)
+    def observe_turnaround(self, seconds: float, sources: Collection[Source]) -> None:
+        """Learn from the time between two decode steps.
+
+        Args:
+            seconds: From a verification's end to the start of the next.
+            sources: Of what the next verifies.
+        """
+        if not self.has_waited and not STOP_GAPS.issuperset(sources):
+            self._counters.stats.turnaround_time.observe(seconds)  # on a hit
+        self._planner.observe_turnaround(seconds - self._waited_s, is_speculative=bool(sources))
 
     def observe_step(
         self,

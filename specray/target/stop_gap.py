@@ -14,6 +14,7 @@ for each token that it guesses.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,6 +36,8 @@ _SHORTEST, _LONGEST = 2, 8  # suffixes that are looked for, as by `draft.prompt_
 _MOST_SCANS = 16  # a step; they take the engine's time
 _FREE_SCANS = 4  # so few can't be felt
 _MOST_ENDS = 2048  # the latest; a text of one token has as many as tokens
+_LEAST_SURVIVAL = 0.02  # of a guess behind which others are worth the time to find them
+_GAIN = 0.1  # of each step, in what it saves
 _LAST_PAUSE = 32  # steps without scans after those that were not worth it
 
 
@@ -73,6 +76,7 @@ class StopGap:
         self._texts: dict[int, _Text] = {}  # by session
         self._found: dict[int, Proposal | None] = {}  # by session, in this step
         self._pause, self._num_paused = 1, 0
+        self._gain_s = 0.0  # of steps that verify what was found, on average
 
     def is_like(self, source: Source) -> bool:
         """Whether it knows as much as drafts that answer from this source."""
@@ -98,15 +102,18 @@ class StopGap:
         self._found[session_id] = max(copy, guess, key=_expected_length)
         return self._found[session_id]
 
-    def end_step(self, verified: Collection[int]) -> None:
-        """The step is planned: learn whether scans are worth their time, and forget what was found.
+    def end_step(self, verified: Collection[int], gain_s: float) -> None:
+        """The step is planned: learn whether this is worth its time, and forget what was found.
 
         Args:
             verified: sessions for which the step verifies what was found.
+            gain_s: seconds that the step is expected to save by all that it verifies.
         """
         num_scans = len(self._found)
         self._found = {}
         if verified:
+            self._gain_s += _GAIN * (gain_s - self._gain_s)
+        if verified and self._gain_s > 0:
             self._pause = 1
         elif num_scans > _FREE_SCANS:
             self._num_paused = self._pause
@@ -132,20 +139,24 @@ def make_stop_gap(folder: str | None) -> StopGap:
 
 def _longest_match(text: NDArray[np.int32]) -> _Match | None:
     """The longest suffix that occurred before; its most frequent follower, ties to the latest."""
-    last, length = len(text) - 1, 1
-    ends = np.flatnonzero(text[:last] == text[last])[-_MOST_ENDS:]  # where the suffix ended
-    while length < _LONGEST:
-        longer = ends[ends >= length]
-        longer = longer[text[longer - length] == text[last - length]]
-        if not len(longer):
-            break
-        ends, length = longer, length + 1
-    if length < _SHORTEST:
+    last = len(text) - 1
+    if last < _SHORTEST:
         return None
-    followers = text[ends + 1]
-    token_ids, counts = np.unique(followers, return_counts=True)
-    is_best = np.isin(followers, token_ids[counts == counts.max()])
-    return _Match(int(ends[is_best][-1]) + 1, length, float(counts.max()) / len(ends))
+    is_end = (text[1:last] == text[last]) & (text[: last - 1] == text[last - 1])
+    ends = np.flatnonzero(is_end)[-_MOST_ENDS:] + 1  # where the shortest suffix ended
+    if not len(ends):
+        return None
+    back = np.arange(_SHORTEST, min(_LONGEST, last))
+    places = ends[:, None] - back
+    goes_on = (text[places] == text[last - back]) & (places >= 0)
+    lengths = _SHORTEST + np.logical_and.accumulate(goes_on, axis=1).sum(axis=1)
+    length = lengths.max()
+    ends = ends[lengths == length]
+    followers = text[ends + 1].tolist()
+    counts = Counter(followers)
+    most = max(counts.values())
+    latest = next(i for i in reversed(range(len(ends))) if counts[followers[i]] == most)
+    return _Match(int(ends[latest]) + 1, int(length), most / len(ends))
 
 
 def _copy(session_id: int, text: NDArray[np.int32], match: _Match, depth: int) -> Proposal:
@@ -165,8 +176,13 @@ def _guess(
 ) -> Proposal | None:
     context: list[int] = text[-len(ngrams.orders) :].tolist()
     guessed: list[Likeliest] = []
-    while len(guessed) < depth and (likeliest := ngrams.likeliest(context)) is not None:
+    survival = 1.0
+    while len(guessed) < depth and survival > _LEAST_SURVIVAL:
+        likeliest = ngrams.likeliest(context)
+        if likeliest is None:
+            break
         guessed.append(likeliest)
+        survival *= likeliest.share
         context = [*context, likeliest.token_id][-len(ngrams.orders) :]
     if not guessed:
         return None

@@ -59,7 +59,7 @@ def test_it_follows_a_text_as_it_grows(pieces: list[list[int]]) -> None:
         growing.token_ids += piece
         found = stop_gap.find(growing, 3)
         assert (found and found.token_ids) == expected(growing.token_ids, 3)
-        stop_gap.end_step(verified=[1])
+        stop_gap.end_step(verified=[1], gain_s=0.01)
 
 
 def test_longer_and_clearer_matches_are_more_confident() -> None:
@@ -78,7 +78,7 @@ def test_within_a_step_the_answer_stays_the_same_and_is_looked_for_once() -> Non
     growing.token_ids += [7]
 
     assert stop_gap.find(growing, 2) is found
-    stop_gap.end_step(verified=[1])
+    stop_gap.end_step(verified=[1], gain_s=0.01)
     assert stop_gap.find(growing, 2) is None
 
 
@@ -90,16 +90,16 @@ def test_a_step_looks_for_a_few_requests_only_and_for_none_where_that_was_in_vai
         return sum(stop_gap.find(one, 2) is not None for one in sessions)
 
     assert num_found() == MOST_SCANS
-    stop_gap.end_step(verified=[])
+    stop_gap.end_step(verified=[], gain_s=0.01)
     counts = []
     for _ in range(20 * LAST_PAUSE):
         counts.append(num_found())
-        stop_gap.end_step(verified=[])
+        stop_gap.end_step(verified=[], gain_s=0.01)
     assert set(counts) == {0, MOST_SCANS}
     assert counts[-LAST_PAUSE * 4 :].count(MOST_SCANS) <= 4
     while not num_found():
-        stop_gap.end_step(verified=[])
-    stop_gap.end_step(verified=[3])
+        stop_gap.end_step(verified=[], gain_s=0.01)
+    stop_gap.end_step(verified=[3], gain_s=0.01)
     assert num_found() == MOST_SCANS
 
 
@@ -107,13 +107,13 @@ def test_a_few_requests_are_looked_for_in_each_step_however_vain() -> None:
     stop_gap = StopGap()
     for _ in range(50):
         assert stop_gap.find(session([1, 2, 3, 1, 2]), 2) is not None
-        stop_gap.end_step(verified=[])
+        stop_gap.end_step(verified=[], gain_s=0.01)
 
 
 def test_nothing_is_left_of_a_session_that_is_closed() -> None:
     stop_gap = StopGap()
     stop_gap.find(session([1, 2, 3, 1, 2]), 2)
-    stop_gap.end_step(verified=[])
+    stop_gap.end_step(verified=[], gain_s=0.01)
     stop_gap.close(1)
 
     assert stop_gap.find(session([5, 6]), 2) is None  # another session of the same id
@@ -203,7 +203,7 @@ def p_value(shipped: Shipped, ngrams: NgramModel | None = None) -> float:
             q = shipped(found) if found is not None else None
             rows = TARGET[[writing.token_ids[-1], *copied]]
             writing.token_ids += verify(rows, copied, q and q.prefix(depth), rng).token_ids
-            stop_gap.end_step(verified=[1] if depth else [])
+            stop_gap.end_step(verified=[1] if depth else [], gain_s=0.01)
         counts[tuple(writing.token_ids[len(PROMPT) :][:LENGTH])] += 1
     texts = list(product(range(VOCAB_SIZE), repeat=LENGTH))
     chances = [np.prod(TARGET[[PROMPT[-1], *text[:-1]], text]) for text in texts]
