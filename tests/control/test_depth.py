@@ -201,3 +201,19 @@ def test_a_uniform_plan_keeps_the_budget() -> None:
     plan = uniform_plan(5, even_chains([0.9] * 3, [5, 5, 1]), batch, linear(0.05, 0.0))
 
     assert plan.depths == (3, 3, 1)
+
+
+@given(chance_chains, st.integers(0, 3))
+def test_what_is_saved_is_the_time_of_as_many_tokens_without_drafts(
+    rates: list[list[float]], num_plain: int
+) -> None:
+    chains, batch, law = chains_of(rates), batch_of(len(rates), num_plain), linear(1.0, 0.1)
+    plan = plan_depths(chains, batch, law)
+    plain = plan_depths(chains_of([]), batch, law)
+
+    if batch.num_sure == 0:
+        assert plan.saved_s == 0.0
+    else:
+        plain_s = plan.num_expected / plain.goodput
+        assert plan.saved_s == pytest.approx(plain_s - plan.step_s, abs=1e-9)
+        assert plan.saved_s >= -1e-9

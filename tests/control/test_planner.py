@@ -298,3 +298,16 @@ def test_where_sampling_is_dear_requests_that_sample_draft_less() -> None:
     sampled = planner.plan(offers, 0).depths
 
     assert sum(sampled) < sum(greedy) / 2
+
+
+@pytest.mark.parametrize("overhead_s", [0.0, 0.120])
+def test_what_draft_tokens_take_between_steps_counts(overhead_s: float) -> None:
+    engine = Engine(latency_s=0.0)
+    engine.quality = 0.66
+    for _ in range(100):
+        engine.planner.observe_turnaround(0.001, is_speculative=False)
+        engine.planner.observe_turnaround(0.001 + overhead_s, is_speculative=True)
+    depths = engine.run(400)
+
+    num_speculative = sum(depth > 0 for (depth,) in depths)
+    assert num_speculative < 40 if overhead_s else num_speculative == 400

@@ -1,13 +1,13 @@
 import itertools
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from specray.control.planner import PROBE_DEPTH
+from specray.control.planner import PROBE_DEPTH, Planner
 from specray.control.roofline import StepLoad
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.buffer import ProposalBuffer
@@ -814,6 +814,37 @@ def test_steps_and_tokens_are_counted(world: World) -> None:
     counts = stats.sources["model"]
     assert counts.num_proposed == counts.num_accepted == num_added - 20
     assert sum(counts.proposed_per_position) == counts.num_proposed
+
+
+@pytest.mark.parametrize(
+    ("sources", "is_hit"),
+    [(("model",), True), (("stop_gap", "ngram"), True), (("stop_gap",), False)],
+)
+def test_turnarounds_are_counted_where_a_draft_was_in_time(
+    world: World, sources: Sequence[Source], is_hit: bool
+) -> None:
+    world.open()
+    world.latency_s = 0.0
+    world.run(2)
+    world.speculation.begin_wait([], 0, may_wait=False)
+    world.speculation.observe_turnaround(0.001, sources)
+
+    assert world.speculation.stats().turnaround_time.count == is_hit
+
+
+def test_a_wait_is_no_overhead(world: World) -> None:
+    planner = Planner()
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, planner)
+    world.open()
+    world.run(20)
+    waited_s = world.buffer.waits[-1]
+    assert waited_s > 0
+    for _ in range(100):
+        planner.observe_turnaround(0.001, is_speculative=False)
+        world.speculation.observe_turnaround(0.001 + waited_s, ("model",))
+
+    assert planner.overhead.extra_s == pytest.approx(0.0, abs=1e-4)
+    assert world.speculation.stats().turnaround_time.count == 0
 
 
 def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> None:

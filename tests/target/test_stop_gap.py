@@ -103,6 +103,22 @@ def test_a_step_looks_for_a_few_requests_only_and_for_none_where_that_was_in_vai
     assert num_found() == MOST_SCANS
 
 
+def test_none_is_looked_for_where_that_takes_more_than_it_saves() -> None:
+    stop_gap = StopGap()
+    sessions = [session([1, 2, 3, 1, 2], session_id) for session_id in range(8)]
+
+    def num_found(gain_s: float) -> int:
+        found = [one.session_id for one in sessions if stop_gap.find(one, 2) is not None]
+        stop_gap.end_step(verified=found, gain_s=gain_s)
+        return len(found)
+
+    assert [num_found(0.001) for _ in range(100)] == [8] * 100
+    counts = [num_found(-0.001) for _ in range(20 * LAST_PAUSE)]
+    assert counts[-LAST_PAUSE * 4 :].count(8) <= 4
+    counts = [num_found(0.010) for _ in range(4 * LAST_PAUSE)]
+    assert counts[2 * LAST_PAUSE :] == [8] * 2 * LAST_PAUSE
+
+
 def test_a_few_requests_are_looked_for_in_each_step_however_vain() -> None:
     stop_gap = StopGap()
     for _ in range(50):
