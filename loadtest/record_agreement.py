@@ -20,6 +20,7 @@ from loadtest.lookup_acceptance import Answer, write_answers
 from specray.cli.bench.report import collect_meta
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
+from specray.draft.proposer import Proposer
 from specray.types import Commit, OpenSession, SamplingSettings
 
 DEPTH = 16
@@ -40,25 +41,31 @@ def main() -> None:
     meta["command"] += "".join(f" {word}" for word in sys.argv[1:])
     for setting, name in SETTINGS.items():
         chosen = [answer for answer in answers if answer.setting == setting]
-        entries = [{"kind": answer.kind, **replay(answer)} for answer in chosen]
+        entries = [
+            {"kind": answer.kind, **replay(answer, PromptLookup(PromptLookupConfig()))}
+            for answer in chosen
+        ]
         write(args.folder / f"smollm2-lookup-{name}.json", meta, "answers", entries)
         print(f"{setting}: {tokens_per_step(entries):.3f} tokens per step at depth 5")
     for mode, name in MODES.items():
         write(args.folder / f"smollm2-draft-{name}.json", meta, "rates", draft_rates(mode))
 
 
-def replay(answer: Answer) -> dict[str, list[int]]:
-    """By place: index i is about a proposal behind the first i tokens of the answer."""
-    lookup = PromptLookup(PromptLookupConfig())
-    lookup.open(OpenSession(1, tuple(answer.prompt), len(answer.prompt), SamplingSettings(), DEPTH))
+def replay(answer: Answer, draft: Proposer) -> dict[str, list[int]]:
+    """By place: index i is about a proposal behind the first i tokens of the answer.
+
+    Takes a draft whose proposals are greedy and do not take time: look-ups and n-grams.
+    """
+    draft.open(OpenSession(1, tuple(answer.prompt), len(answer.prompt), SamplingSettings(), DEPTH))
     proposed, right = [], []
     for place, token_id in enumerate(answer.answer):
-        guess, rest = lookup.propose([1])[0].token_ids, answer.answer[place:]
+        guess, rest = draft.propose([1])[0].token_ids, answer.answer[place:]
         pairs = enumerate(zip(guess, rest, strict=False))
         agreed = next((i for i, (a, b) in pairs if a != b), min(len(guess), len(rest)))
         proposed.append(len(guess))
         right.append(agreed)
-        lookup.commit(Commit(1, len(answer.prompt) + place, (token_id,), DEPTH, 0))
+        draft.commit(Commit(1, len(answer.prompt) + place, (token_id,), DEPTH, 0))
+    draft.close(1)
     return {"proposed": proposed, "right": right}
 
 

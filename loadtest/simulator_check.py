@@ -1,12 +1,13 @@
 """The simulator against the service: throughput at 1, 4 and 8 requests at once, off and on.
 
-    python -m loadtest.simulator_check --config deployments/local.yaml --json loadtest/results/...
+    python -m loadtest.record_steps --out build/steps.json
+    python -m loadtest.simulator_check --steps build/steps.json --json loadtest/results/...
 
 The same requests are answered by the service, a fixed number at a time, and by the simulator. It
-knows of the service: how long plain steps of 1 and 8 requests take here (medians of the times
-between the chunks of this run's own answers at depth 0; they scale the table of step times in
-DESIGN.md, measured once in process), and, by replaying prompt lookup over the answers, how far
-proposals agree. The speculation of both is the same code.
+knows of the service: how long steps take (what the step-time model makes of steps that were
+recorded on this machine, scaled so that plain steps of 1 and 8 requests take the median time
+between the chunks of this run's own answers at depth 0), and, by replaying the deployment's draft
+over the answers, how far proposals agree. The speculation of both is the same code.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import yaml
 
 from loadtest.lookup_acceptance import Answer
 from loadtest.record_agreement import replay
@@ -32,6 +34,11 @@ from specray.cli.bench.plan import System
 from specray.cli.bench.report import collect_meta
 from specray.cli.bench.service import run_service
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.config import DraftConfig
+from specray.control.roofline import StepLoad
+from specray.control.step_time import StepTimeModel
+from specray.draft.factory import make_proposer
+from specray.draft.proposer import Proposer
 from specray.simulate import requests as simulated
 from specray.simulate.agreement import Agreement
 from specray.simulate.cluster import ClusterSettings, simulate
@@ -44,12 +51,8 @@ from specray.types import SpeculationPolicy
 
 BATCHES = (1, 2, 4, 8)
 TOKENS = (1, 2, 4, 6, 8, 12, 16)
-STEPS_MS = (  # DESIGN.md, measured facts: SmolLM2-135M in float32 on one core
-    (51, 53, 54, 55, 63, 69, 70),
-    (55, 55, 64, 65, 71, 79, 91),
-    (57, 62, 71, 80, 95, 131, 142),
-    (65, 74, 97, 124, 143, 201, 241),
-)
+CONTEXT = 250  # tokens of a request, about; they hardly change a step's time here
+Table = tuple[tuple[float, ...], ...]  # seconds of a step, by BATCHES and TOKENS of each request
 SYSTEMS: tuple[System, ...] = ("off", "specray")
 NUM_REQUESTS = {1: 4, 4: 12, 8: 16}  # by how many are in flight
 CALIBRATED_AT = (1, 8)
@@ -78,12 +81,15 @@ class Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", default="deployments/local.yaml")
+    parser.add_argument("--steps", type=Path, required=True, help="of loadtest.record_steps")
     parser.add_argument("--url", help="a running service instead")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--max-depth", type=int, default=5, help="the service's")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
+    table = learnt_table(args.steps)
+    draft = read_draft(Path(args.config))
     meta = collect_meta([])
     meta["command"] = " ".join(["python -m loadtest.simulator_check", *sys.argv[1:]])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
@@ -94,7 +100,7 @@ def main() -> None:
         suppress(KeyboardInterrupt),  # whole rounds are reported
     ):
         asyncio.run(measure(url, args.rounds, args.tokens, known, rounds))
-    report(args.json, meta, known, rounds, args.max_depth)
+    report(args.json, meta, known, rounds, args.max_depth, table, draft)
 
 
 def report(
@@ -103,14 +109,18 @@ def report(
     known: Sequence[Known],
     rounds: Sequence[Sequence[Measured]],
     max_depth: int,
+    table: Table,
+    draft: DraftConfig,
 ) -> None:
-    factors = calibrate(rounds)
+    factors = calibrate(rounds, table)
+    agreements = [agreement_of(one, make_proposer(draft)) for one in known]
+    texts = list(zip(known, agreements, strict=True))
     policies = {
         "off": SpeculationPolicy(is_enabled=False),
         "specray": SpeculationPolicy(max_depth=max_depth),
     }
     rows = [
-        compare(known, rounds, factors, at, system, policies[system])
+        compare(texts, rounds, table, factors, at, system, policies[system])
         for at in NUM_REQUESTS
         for system in SYSTEMS
     ]
@@ -123,6 +133,7 @@ def report(
     if path is not None:
         result = {
             "meta": meta,
+            "table": table,
             "factors": factors,
             "rows": rows,
             "rounds": [[asdict(cell) for cell in cells] for cells in rounds],
@@ -210,12 +221,28 @@ async def measure_cell(
     return Measured(num_at_once, system, num_tokens / (clock() - began), median(gaps))
 
 
-def calibrate(rounds: Sequence[Sequence[Measured]]) -> list[float]:
+def read_draft(path: Path) -> DraftConfig:
+    (application,) = yaml.safe_load(path.read_text())["applications"]
+    return DraftConfig.model_validate(application["args"].get("draft") or {})
+
+
+def learnt_table(path: Path) -> Table:
+    """What the model of step times has learnt from recorded steps."""
+    model = StepTimeModel()
+    for *load, seconds, _ in json.loads(path.read_text())["steps"]:
+        model.observe(StepLoad(*load), seconds)
+    return tuple(
+        tuple(model.step_s(StepLoad(size, size * each, size * CONTEXT)) for each in TOKENS)
+        for size in BATCHES
+    )
+
+
+def calibrate(rounds: Sequence[Sequence[Measured]], table: Table) -> list[float]:
     """This machine's plain steps over the table's, by the table's rows."""
     factors = []
     for at in CALIBRATED_AT:
         here_s = median(c.step_s for cells in rounds for c in cells if is_cell(c, at, "off"))
-        factors.append(here_s / (STEPS_MS[BATCHES.index(at)][0] / 1e3))
+        factors.append(here_s / table[BATCHES.index(at)][0])
     return [round(float(f), 4) for f in np.interp(BATCHES, CALIBRATED_AT, factors)]
 
 
@@ -224,8 +251,9 @@ def is_cell(cell: Measured, num_at_once: int, system: System) -> bool:
 
 
 def compare(
-    known: Sequence[Known],
+    texts: Sequence[tuple[Known, Agreement]],
     rounds: Sequence[Sequence[Measured]],
+    table: Table,
     factors: Sequence[float],
     num_at_once: int,
     system: System,
@@ -236,7 +264,7 @@ def compare(
     law = MeasuredSteps(
         BATCHES,
         TOKENS,
-        tuple(tuple(ms / 1e3 for ms in row) for row in STEPS_MS),
+        table,
         tuple(factors),
     )
     settings = ClusterSettings(
@@ -244,15 +272,11 @@ def compare(
         DraftSettings(ConstantSteps(LOOK_UP_S), "prompt_lookup", ahead_hit_rate=1.0),
         network=NetworkSettings(ONE_WAY_S),
     )
-    chosen = known[: NUM_REQUESTS[num_at_once]]
     # What the service has learnt before it is measured, the simulator learns from the same texts.
-    lesson = [to_simulate(one, number) for number, one in enumerate(known)]
-    run = simulate(
-        settings,
-        [*lesson, *(to_simulate(one, len(lesson) + n) for n, one in enumerate(chosen))],
-        num_at_once=num_at_once,
-    )
-    first = run.requests[len(lesson)].arrived_s
+    asked = [*texts, *texts[: NUM_REQUESTS[num_at_once]]]
+    requests = [to_simulate(*text, number) for number, text in enumerate(asked)]
+    run = simulate(settings, requests, num_at_once=num_at_once)
+    first = run.requests[len(texts)].arrived_s
     figures = summarise(run, first)
     simulated_speed = figures.tokens_per_s
     return {
@@ -267,9 +291,12 @@ def compare(
     }
 
 
-def to_simulate(one: Known, number: int) -> simulated.Request:
-    found = replay(one.answer)
-    agreement = Agreement(np.array(found["proposed"]), np.array(found["right"]))
+def agreement_of(one: Known, draft: Proposer) -> Agreement:
+    found = replay(one.answer, draft)
+    return Agreement(np.array(found["proposed"]), np.array(found["right"]))
+
+
+def to_simulate(one: Known, agreement: Agreement, number: int) -> simulated.Request:
     num_prompt = len(one.answer.prompt)
     num_cached = (num_prompt - 1) // KV_BLOCK * KV_BLOCK
     return simulated.Request(number, 0.0, num_prompt, num_cached, len(one.answer.answer), agreement)
