@@ -70,7 +70,7 @@ class Commit:
     token_ids: tuple[int, ...]
     depth: int  # most tokens the next proposal may hold; 0: none wanted for now
     sent_at_ns: int  # the target's monotonic clock; comes back in the proposal
-    accepted: tuple[Accepted, ...] = ()  # of the tokens; for who looks on, drafts don't need it
+    accepted: tuple[Accepted, ...] = ()  # since the commit before; for who looks on, not for drafts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,7 +259,7 @@ class SpeculationPolicy:
     max_depth: int = 5
     max_wait_ms: float = 20.0  # longest that a step may wait for proposals that are due
     depth_rule: DepthRule = GoodputRule()
-    has_stop_gap: bool = False  # whether a target copies from the request's text on a miss
+    has_stop_gap: bool = False  # whether a target proposes by itself on a miss
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ def _travels(events: Sequence[Event]) -> Iterator[tuple[str, float, float]]:
             yield "down", answered_us, event["ts"]
 
 
-def _is_copied(verification: Event) -> bool:
+def _is_its_own(verification: Event) -> bool:
     """Whether all that it verified is the target's own."""
     sources = verification["args"].get("sources")
     return bool(sources) and STOP_GAPS.issuperset(sources)
@@ -107,14 +107,14 @@ class _Drawing:
         )
         if event["name"] == "verify" and width > 60:
             depths = ", ".join(map(str, event["args"]["depths"]))
-            copied = ", copied" if _is_copied(event) else ""
+            copied = ", copied" if _is_its_own(event) else ""
             yield f'<text x="{left + 6:.1f}" y="{top + 21}">verify, depth {depths}{copied}</text>'
 
     def uses(self, events: Sequence[Event]) -> Iterator[str]:
         """From the buffer into each verification that found something there."""
         for event in events:
             is_begun = event["name"] == "verify" and self._has(event["ts"])
-            if is_begun and any(event["args"]["depths"]) and not _is_copied(event):
+            if is_begun and any(event["args"]["depths"]) and not _is_its_own(event):
                 yield self._line("use", event["ts"], _BUFFER, event["ts"], _TARGET + _BAR)
             if event["name"] == "commit sent" and self._has(event["ts"]):
                 x, added = self._x(event["ts"]), event["args"]["added"]

@@ -101,9 +101,11 @@ class Planner:
             self.step_time.observe(load, self._slowdown.factor * seconds)
         self._load, self._step_s = load, seconds
 
-    def observe_turnaround(self, seconds: float, *, is_speculative: bool) -> None:
-        """Learn from the time before a step, without waits for proposals."""
-        self.overhead.observe(seconds, is_speculative=is_speculative)
+    def observe_turnaround(
+        self, seconds: float, num_requests: int, *, is_speculative: bool
+    ) -> None:
+        """Learn from the time before a step of so many requests, without waits for proposals."""
+        self.overhead.observe(seconds, num_requests, is_speculative=is_speculative)
 
     def observe_arrival(self, now_s: float) -> None:
         """Note that a request has come."""
@@ -167,7 +169,7 @@ class Planner:
         if not offers:
             return ()  # nobody to ask: says nothing about whether speculation pays
         self._look_ahead(offers, num_plain)
-        wait_s += self.overhead.extra_s
+        wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
         speculative = self.plan(offers, num_plain, wait_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
@@ -194,6 +196,7 @@ class Planner:
             self.near = frozenset(probed if self._probe_clock.is_near else ())
             return depths
         self._slowdown.relieve()
+        self.overhead.relieve()
         tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}
         return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
 
@@ -209,7 +212,8 @@ class Planner:
         self._num_wanted += 1
         if self._num_wanted % _PROSPECT_PERIOD != 1:
             return
-        plan, plain = self.plan(offers, num_plain), self.plan((), num_plain + len(offers))
+        plan = self.plan(offers, num_plain, self.overhead.extra_s)
+        plain = self.plan((), num_plain + len(offers))
         if plain.goodput <= 0 or plan.step_s <= 0:
             return
         gain = plan.goodput / (self._slowdown.factor * plain.goodput)

@@ -1,11 +1,12 @@
 """The draft as a folder that transformers loads, with what specray wants to know about it."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specray.distill.student_choice import chosen_layers, trained_layers
-from specray.distill.work import WorkFolder, write_json
+from specray.distill.work import WorkFolder, write_json, write_whole
 from specray.errors import InvalidConfigError
 from specray.models.draft_layers import DRAFT_FACTS, DraftLayers, write_layers
 
@@ -45,4 +46,4 @@ def copy_beside(work: WorkFolder, out: Path) -> None:
     """Puts the reports, and the n-gram model if there is one, beside the draft."""
     for path in (work.report, work.markdown, work.ngrams):
         if path.is_file():
-            shutil.copy(path, out / path.name)
+            write_whole(out / path.name, partial(shutil.copy, path))

@@ -100,7 +100,7 @@ class WorkFolder:
         return folder
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file that a kill at any moment leaves as it was or complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

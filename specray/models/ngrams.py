@@ -1,7 +1,7 @@
 """An n-gram model with back-off: what its target says behind the last few tokens.
 
-`specray distill` counts it and puts it beside a draft as one safetensors file, which is mapped,
-not read. For each order n, from 1 token of context on:
+`specray distill` counts it and puts it beside a draft as one safetensors file. For each order n,
+from 1 token of context on:
 
 | tensor | shape | holds |
 |---|---|---|
@@ -128,12 +128,28 @@ def load_ngrams(folder: Path) -> NgramModel | None:
     if not path.is_file():
         return None
     try:
-        tensors: dict[str, Any] = {k: v.numpy() for k, v in load_file(path).items()}
+        # Copied: who maps a file that is written anew in its place is killed at the next look-up.
+        tensors: dict[str, Any] = {k: v.numpy().copy() for k, v in load_file(path).items()}
         sizes = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         orders = [
             NgramOrder(**{field: tensors[f"{n}.{field}"] for field in NgramOrder.__slots__})
             for n in sizes
         ]
-    except (KeyError, SafetensorError) as error:
+        _check(orders)
+    except (KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
         raise InvalidConfigError(f"{path} is broken ({error}); make the draft anew") from error
     return NgramModel(orders)
+
+
+def _check(orders: Sequence[NgramOrder]) -> None:
+    """Raises ValueError where a look-up might leave an array, or yield no probability."""
+    if not orders:
+        raise ValueError("no contexts")
+    for order in orders:
+        num_followers = int(order.starts[-1]) if len(order.starts) else -1
+        if len(order.starts) != len(order.keys) + 1 or (np.diff(order.starts) < 0).any():
+            raise ValueError("starts do not fit keys")
+        if not num_followers == len(order.token_ids) == len(order.shares) or order.starts[0] < 0:
+            raise ValueError("followers do not fit starts")
+        if not ((order.shares >= 0) & (order.shares <= 1)).all():
+            raise ValueError("shares that are no probabilities")

@@ -75,7 +75,8 @@ class SessionTable:
         for opened in frame.opens:
             self._open(target, opened, mail)
         for commit in frame.commits:
-            self._commit(target, commit, mail)
+            if commit.session_id not in frame.closes:  # else it is for who looks on
+                self._commit(target, commit, mail)
         for target_id in frame.closes:
             self._close(target, target_id, mail)
         return mail.frames()
@@ -167,7 +168,7 @@ class SessionTable:
             owing.setdefault(session.relay_id, self._clock())
         else:
             owing.pop(session.relay_id, None)
-        mail.commit(session.draft, replace(commit, session_id=session.relay_id))
+        mail.commit(session.draft, replace(commit, session_id=session.relay_id, accepted=()))
 
     def _close(self, target: str, target_id: int, mail: SessionMail) -> None:
         self._homeless.get(target, set()).discard(target_id)

@@ -124,6 +124,10 @@ class Patience:
     def observe_refusal(self) -> None:
         """A step goes on without what it might have waited for."""
         self._num_refusals += 1
+        self.observe_no_need()
+
+    def observe_no_need(self) -> None:
+        """A step goes on without what it knows anyway: no reason to try a wait."""
         self._refusal_rate += _GAIN * (1 - self._refusal_rate)
 
     def observe_wait(

@@ -276,11 +276,13 @@ class SpeculativeScheduler(Scheduler):
         return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens, num_sampled)
 
     def _observe_turnaround(self) -> None:
-        """Time what lies between two steps, of which the second only decodes."""
+        """Time what lies between a step and one that only decodes."""
         verified_at, self._verified_at = self._verified_at, None
         if verified_at is not None and self._step.is_decode_only:
             sources = {proposal.source for proposal in self._step.proposals.values()}
-            self._speculation.observe_turnaround(self._step.started - verified_at, sources)
+            self._speculation.observe_turnaround(
+                self._step.started - verified_at, self._step.load.num_requests, sources
+            )
 
     def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
         """The tokens up to the first that the request's grammar forbids; vLLM insists on that.

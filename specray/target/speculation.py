@@ -57,11 +57,6 @@ class Speculation:
         self._num_awaited = 0  # proposals that the coming step was held back for
         self._waited_s = 0.0  # how long
 
-    @property
-    def has_waited(self) -> bool:
-        """Whether the coming step was held back for proposals."""
-        return self._num_awaited > 0
-
     # The life of a session.
 
     def open(self, session: Session) -> None:
@@ -129,9 +124,9 @@ class Speculation:
                 for session in missing
                 if (proposal := self._find_stop_gap(session)) is not None
             }
-            same = {i for i in stop_gaps if self._stop_gap.is_like(self._sessions[i].source)}
+            known = {session.session_id for session in missing if self._knows_as_much(session)}
             wait = self._waiting.begin(
-                sessions, missing, stop_gaps, same, num_others, self._max_wait_s()
+                sessions, missing, stop_gaps, known, num_others, self._max_wait_s()
             )
         self._num_awaited = len(wait.awaited) if wait is not None else 0
         self._waited_s = 0.0
@@ -158,9 +153,9 @@ class Speculation:
             if depth > 0:
                 session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)
-        copied = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
-        self._stop_gap.end_step(copied, plan.saved_s - self._planner.overhead.extra_s)
-        self._counters.stats.num_proposals_used += len(chosen) - len(copied)
+        own = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
+        self._stop_gap.end_step(own, plan.saved_s - self._planner.overhead.extra_s)
+        self._counters.stats.num_proposals_used += len(chosen) - len(own)
         return chosen
 
     # After a step.
@@ -179,16 +174,21 @@ class Speculation:
                 session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
         self._counters.count_verification(source, num_proposed, num_accepted)
 
-    def observe_turnaround(self, seconds: float, sources: Collection[Source]) -> None:
-        """Learn from the time between two decode steps.
+    def observe_turnaround(
+        self, seconds: float, num_requests: int, sources: Collection[Source]
+    ) -> None:
+        """Learn from the time between a step and one that only decodes.
 
         Args:
             seconds: From a verification's end to the start of the next.
-            sources: Of what the next verifies.
+            num_requests: That the next holds.
+            sources: Of what it verifies.
         """
-        if not self.has_waited and not STOP_GAPS.issuperset(sources):
+        if self._num_awaited == 0 and not STOP_GAPS.issuperset(sources):
             self._counters.stats.turnaround_time.observe(seconds)  # on a hit
-        self._planner.observe_turnaround(seconds - self._waited_s, is_speculative=bool(sources))
+        self._planner.observe_turnaround(
+            seconds - self._waited_s, num_requests, is_speculative=bool(sources)
+        )
 
     def observe_step(
         self,
@@ -266,7 +266,7 @@ class Speculation:
         )
 
     def _take(self, session: Session) -> Proposal | None:
-        """The session's proposal, or else a copy; not where the draft says that there is none."""
+        """The session's proposal, or else the target's own; no copy where the draft has none."""
         arrival = self._buffer.take(session.session_id)
         is_covered = self._buffer.is_covered(session.session_id)
         if arrival is not None:
@@ -281,18 +281,31 @@ class Speculation:
                 self._patience.observe_miss()
                 self._counters.stats.num_misses += 1
         was_due, session.is_due = session.is_due, False
-        is_copier = session.source == "prompt_lookup"  # where it finds nothing, nor do we
-        if arrival is not None and (arrival.proposal.token_ids or is_copier):
+        # Where a look-up finds nothing, nor do we, but by n-grams.
+        is_in_vain = session.source == "prompt_lookup" and not self._stop_gap.has_ngrams
+        if arrival is not None and (arrival.proposal.token_ids or is_in_vain):
             return arrival.proposal
-        return None if was_due and is_covered else self._find_stop_gap(session)
+        if was_due and is_covered and not self._stop_gap.has_ngrams:
+            return None
+        return self._find_stop_gap(session)
 
     def _find_stop_gap(self, session: Session) -> Proposal | None:
-        """A copy from the request's own text, where that is wanted."""
+        """What the target proposes itself, where that is wanted."""
         if not self._streams.policy.has_stop_gap or not self._planner.weighs_costs:
             return None
-        copy = self._stop_gap.find(session, self._offers.cap(session))
+        found = self._stop_gap.find(session, self._offers.cap(session))
         # A prompt may hold ids that the model has no logits for, such as a padding token's.
-        return copy if copy is not None and self._buffer.is_valid(copy) else None
+        return found if found is not None and self._buffer.is_valid(found) else None
+
+    def _knows_as_much(self, session: Session) -> bool:
+        """Whether the session's draft would hardly say more than the target's own n-grams.
+
+        To a sampled request it ships what its tokens were drawn from, and more of them survive.
+        """
+        is_drawn = not session.sampling.is_greedy and self._offers.is_trusted(session)
+        is_trying = self._planner.is_probing or not self._planner.weighs_costs
+        has_ngrams = self._stop_gap.has_ngrams and self._streams.policy.has_stop_gap
+        return session.source == "ngram" and has_ngrams and not is_drawn and not is_trying
 
     def _max_wait_s(self) -> float:
         return self._streams.policy.max_wait_ms / 1e3

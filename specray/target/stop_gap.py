@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import Likeliest, NgramModel, load_ngrams
 from specray.target.session import Session
-from specray.types import Proposal, Source
+from specray.types import Proposal
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,10 @@ class StopGap:
         self._pause, self._num_paused = 1, 0
         self._gain_s = 0.0  # of steps that verify what was found, on average
 
-    def is_like(self, source: Source) -> bool:
-        """Whether it knows as much as drafts that answer from this source."""
-        return source == "ngram" and self._ngrams is not None
+    @property
+    def has_ngrams(self) -> bool:
+        """Whether it guesses, where there is nothing to copy."""
+        return self._ngrams is not None
 
     def close(self, session_id: int) -> None:
         """Forget a session; unknown ones are ignored."""
@@ -115,7 +116,7 @@ class StopGap:
             self._gain_s += _GAIN * (gain_s - self._gain_s)
         if verified and self._gain_s > 0:
             self._pause = 1
-        elif num_scans > _FREE_SCANS:
+        elif num_scans > _FREE_SCANS or verified:
             self._num_paused = self._pause
             self._pause = min(2 * self._pause, _LAST_PAUSE)
         else:

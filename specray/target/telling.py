@@ -83,7 +83,7 @@ class Telling:
         What was accepted last is told before, to whoever looks on.
         """
         if session.is_announced:
-            if session.accepted:
+            if session.accepted and len(session.token_ids) > session.num_told:
                 self._tell(session, 0)
             self._outgoing[session.router].closes.append(session.session_id)
 

@@ -59,7 +59,7 @@ class Waiting:
         sessions: Sequence[Session],
         missing: Sequence[Session],
         stop_gaps: Mapping[int, Proposal],
-        same: Collection[int],
+        known: Collection[int],
         num_others: int,
         max_wait_s: float,
     ) -> Wait | None:
@@ -69,16 +69,16 @@ class Waiting:
             sessions: All that are to decode.
             missing: Those of them whose proposals could be waited for.
             stop_gaps: What some of these could verify instead.
-            same: Those for which a draft would hardly say anything else.
+            known: Those of the missing whose drafts would hardly say more than the target knows.
             num_others: Further requests in the step.
             max_wait_s: The longest that is allowed.
         """
         owing = [s for s in missing if self._patience.has_left_for(s)]
         if not owing:
             return None
-        awaited = [s for s in owing if s.session_id not in same]
+        awaited = [s for s in owing if s.session_id not in known]
         if not awaited:
-            self._patience.observe_refusal()
+            self._patience.observe_no_need()
             return None
         started = self._clock()
         deadline = self._patience.deadline(awaited, max_wait_s)

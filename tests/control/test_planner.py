@@ -305,8 +305,8 @@ def test_what_draft_tokens_take_between_steps_counts(overhead_s: float) -> None:
     engine = Engine(latency_s=0.0)
     engine.quality = 0.66
     for _ in range(100):
-        engine.planner.observe_turnaround(0.001, is_speculative=False)
-        engine.planner.observe_turnaround(0.001 + overhead_s, is_speculative=True)
+        engine.planner.observe_turnaround(0.001, 1, is_speculative=False)
+        engine.planner.observe_turnaround(0.001 + overhead_s, 1, is_speculative=True)
     depths = engine.run(400)
 
     num_speculative = sum(depth > 0 for (depth,) in depths)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import save_file
 
 from specray.errors import InvalidConfigError
@@ -105,3 +107,37 @@ def test_a_context_that_nothing_follows_has_no_likeliest() -> None:
         nothing.astype(np.float16),
     )
     assert NgramModel([order]).likeliest([5]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("starts", np.zeros(1, np.int32)),
+        ("starts", np.array([0, 9, 1, 1], np.int32)),
+        ("token_ids", np.zeros(1, np.uint16)),
+        ("shares", np.full(6, np.nan, np.float16)),
+        ("shares", np.full(6, 2.0, np.float16)),
+    ],
+)
+def test_tables_that_a_look_up_would_leave_are_refused(
+    tmp_path: Path, name: str, wrong: np.ndarray
+) -> None:
+    write_ngrams(tmp_path, {context: row for context, row in NGRAMS.items() if len(context) == 1})
+    tensors = load_file(tmp_path / NGRAM_FILE) | {f"1.{name}": wrong}
+    save_numpy(tensors, tmp_path / NGRAM_FILE)
+    with pytest.raises(InvalidConfigError, match="is broken"):
+        load_ngrams(tmp_path)
+
+
+def test_a_table_of_nothing_is_refused(tmp_path: Path) -> None:
+    save_file({"other": torch.zeros(1)}, tmp_path / NGRAM_FILE)
+    with pytest.raises(InvalidConfigError, match="no contexts"):
+        load_ngrams(tmp_path)
+
+
+def test_a_table_that_is_written_anew_while_it_serves_stays_what_it_was(tmp_path: Path) -> None:
+    loaded = load_ngrams(write_ngrams(tmp_path, NGRAMS))
+    (tmp_path / NGRAM_FILE).write_bytes(b"")
+
+    assert loaded is not None
+    assert loaded.likeliest((1,)) == (2, pytest.approx(0.9, rel=1e-3))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from specray.router.sessions import SessionTable
 from specray.types import (
+    Accepted,
     Commit,
     OpenSession,
     Proposal,
@@ -125,6 +126,16 @@ def test_a_draft_can_not_speak_for_sessions_of_another(table: SessionTable) -> N
     assert table.from_draft("d2", forged) == {}
     assert table.from_draft("stranger", forged) == {}
     assert table.num_open == {"d1": 1, "d2": 0}
+
+
+def test_drafts_are_not_told_what_only_lookers_on_want(table: SessionTable) -> None:
+    table.from_target("t", opens(1))
+    sent = replace(commit(1), accepted=(Accepted(3, 1, "model"),))
+
+    (passed_on,) = table.from_target("t", SessionFrame(commits=(sent,)))["d1"].commits
+    assert passed_on.accepted == ()
+    ending = table.from_target("t", SessionFrame(commits=(sent,), closes=(1,)))["d1"]
+    assert (ending.commits, len(ending.closes)) == ((), 1)  # no work for a session that is over
 
 
 def test_lost_once_is_lost_for_good(table: SessionTable) -> None:

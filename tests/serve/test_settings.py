@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specray.config import TargetPluginConfig
 from specray.errors import InvalidConfigError
+from specray.models.ngrams import NGRAM_FILE
 from specray.serve.settings import AppArgs, parse, plugged_in
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 from tests.tokenizers_util import byte_level, sentencepiece
@@ -285,6 +286,25 @@ def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
     plugin = TargetPluginConfig.model_validate(engine_kwargs["additional_config"][CONFIG_KEY])
     assert (plugin.max_depth, plugin.policy.max_wait_ms) == (3, 7.0)
     assert not plugin.trust_draft_distributions
+    assert plugin.ngrams is None
+
+
+@pytest.mark.parametrize(
+    ("method", "knows"), [("ngram", True), ("hybrid", True), ("prompt_lookup", False)]
+)
+def test_targets_get_the_table_that_their_drafts_use(
+    args: dict[str, Any], method: str, knows: bool
+) -> None:
+    args["draft"] = {
+        "method": method,
+        "ngram": {"model": "bundled:smollm2-135m-instruct-draft"},
+        "model": {"model": args["target"]["model_loading_config"]["model_source"]},
+    }
+    parsed = parse(args)
+    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
+    folder = TargetPluginConfig.model_validate(additional[CONFIG_KEY]).ngrams
+
+    assert knows == (folder is not None and (Path(folder) / NGRAM_FILE).is_file())
 
 
 def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> None:

@@ -137,12 +137,18 @@ class World:
         self.num_used: list[int] = []  # proposals, by step
         self._names = itertools.count(1)
 
-    def open(self, router: str = "r", max_tokens: int = 10_000, max_depth: int = 64) -> Session:
+    def open(
+        self,
+        router: str = "r",
+        max_tokens: int = 10_000,
+        max_depth: int = 64,
+        temperature: float = 0.7,
+    ) -> Session:
         session_id = next(self._names)
         tokens = list(PROMPT)
         session = Session(
             *(session_id, router, tokens, len(tokens), len(tokens) + max_tokens, max_depth),
-            SamplingSettings(0.7),
+            SamplingSettings(temperature),
             uses_distributions=True,
         )
         self.sessions[session_id], self.tokens[session_id] = session, tokens
@@ -827,7 +833,7 @@ def test_turnarounds_are_counted_where_a_draft_was_in_time(
     world.latency_s = 0.0
     world.run(2)
     world.speculation.begin_wait([], 0, may_wait=False)
-    world.speculation.observe_turnaround(0.001, sources)
+    world.speculation.observe_turnaround(0.001, 1, sources)
 
     assert world.speculation.stats().turnaround_time.count == is_hit
 
@@ -840,8 +846,8 @@ def test_a_wait_is_no_overhead(world: World) -> None:
     waited_s = world.buffer.waits[-1]
     assert waited_s > 0
     for _ in range(100):
-        planner.observe_turnaround(0.001, is_speculative=False)
-        world.speculation.observe_turnaround(0.001 + waited_s, ("model",))
+        planner.observe_turnaround(0.001, 1, is_speculative=False)
+        world.speculation.observe_turnaround(0.001 + waited_s, 1, ("model",))
 
     assert planner.overhead.extra_s == pytest.approx(0.0, abs=1e-4)
     assert world.speculation.stats().turnaround_time.count == 0
@@ -886,9 +892,10 @@ def test_nobody_hears_of_accepted_tokens_that_were_not_added(world: World) -> No
     world.run(1)
     world.speculation.observe_verification(session.session_id, "stop_gap", 5, 4)
     world.close(session)
+    num_before = len(world.streams.sent)
     world.speculation.flush()
 
-    assert not any(commit.accepted for _, frame in world.streams.sent for commit in frame.commits)
+    assert not any(frame.commits for _, frame in world.streams.sent[num_before:])
 
 
 def test_steps_with_prefill_do_not_count_as_decode_time(world: World) -> None:
@@ -1235,8 +1242,14 @@ def test_no_step_waits_where_a_copy_is_as_good_but_for_want_of_one_it_does(copyi
     assert copying.buffer.waits
 
 
-@pytest.mark.parametrize("source", ["ngram", "model"])
-def test_no_step_waits_for_what_the_target_knows_itself(world: World, source: Source) -> None:
+@pytest.mark.parametrize(
+    ("source", "temperature", "waits"),
+    [("ngram", 0.0, False), ("model", 0.0, True), ("ngram", 0.7, True)],
+    ids=["the same table", "a model", "drawn from it"],
+)
+def test_no_step_waits_for_what_the_target_knows_itself(
+    world: World, source: Source, temperature: float, waits: bool
+) -> None:
     """Its table has always been wrong, so that a wait would pay for whoever knows more."""
     keys = context_keys(np.arange(100)[:, None])
     order = np.argsort(keys)
@@ -1251,13 +1264,32 @@ def test_no_step_waits_for_what_the_target_knows_itself(world: World, source: So
         world.buffer, world.streams, world.clock, stop_gap=StopGap(NgramModel([wrong]))
     )
     world.answer = lambda commit, tokens: replace(perfect(commit, tokens), source=source)
-    session = world.open()
+    session = world.open(temperature=temperature)
     session.source = source
     world.run(40)
     world.buffer.waits.clear()
     world.run(20)
 
-    assert bool(world.buffer.waits) == (source == "model")
+    assert bool(world.buffer.waits) == waits
+
+
+@pytest.mark.parametrize("overhead_s", [0.0, 0.2])
+def test_copies_that_save_less_than_they_take_are_rarely_looked_for(
+    world: World, overhead_s: float
+) -> None:
+    planner = Planner()
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, planner)
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.streams.connected.clear()
+    world.token_at = five
+    world.open()
+    for _ in range(400):
+        planner.observe_turnaround(0.001, 1, is_speculative=False)
+        planner.observe_turnaround(0.001 + overhead_s, 1, is_speculative=True)
+        world.step()
+
+    num_steps = sum(num > 0 for num in world.num_used[-200:])
+    assert num_steps <= 10 if overhead_s else num_steps >= 190
 
 
 def test_copies_that_are_never_accepted_become_short(copying: World) -> None:

@@ -1,4 +1,4 @@
-"""Copies from a request's own text: the right ones, at a bounded cost, and without any bias."""
+"""What a target proposes itself: the right tokens, at a bounded cost, and without any bias."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -119,6 +119,17 @@ def test_none_is_looked_for_where_that_takes_more_than_it_saves() -> None:
     assert counts[2 * LAST_PAUSE :] == [8] * 2 * LAST_PAUSE
 
 
+def test_nor_for_one_request() -> None:
+    stop_gap, one = StopGap(), session([1, 2, 3, 1, 2])
+    counts = []
+    for _ in range(20 * LAST_PAUSE):
+        found = stop_gap.find(one, 2)
+        counts.append(found is not None)
+        stop_gap.end_step(verified=[1] if found is not None else [], gain_s=-0.001)
+
+    assert sum(counts[-LAST_PAUSE * 4 :]) <= 4
+
+
 def test_a_few_requests_are_looked_for_in_each_step_however_vain() -> None:
     stop_gap = StopGap()
     for _ in range(50):
@@ -182,7 +193,7 @@ def test_without_its_n_grams_a_target_still_copies(
     stop_gap = make_stop_gap(str(tmp_path / name))
 
     assert "no n-grams for the stop-gap" in caplog.text
-    assert not stop_gap.is_like("ngram")
+    assert not stop_gap.has_ngrams
     assert stop_gap.find(session([1, 2, 3, 1, 2]), 1) is not None
 
 

@@ -266,7 +266,7 @@ function showFigures(state) {
   const count = state.tokens.length;
   const parts = [`first token ${Math.round(state.first - state.started)} ms`, `${count} tokens`];
   if (seconds > 0) parts.push(`${((count - 1) / seconds).toFixed(1)} tokens/s`);
-  if (state.side === "on") parts.push(`${state.accepted} accepted from drafts`);
+  if (state.side === "on") parts.push(`${state.accepted} accepted`);
   $(`${state.side}-figures`).textContent = parts.join(" · ");
 }
 
