@@ -28,6 +28,7 @@ class Batch:
     num_sure: int  # tokens it commits in any case: one for each request that decodes
     max_drafts: int = NO_LIMIT  # room for draft tokens, by the budgets of tokens and KV memory
     wait_s: float = 0.0  # lost before it begins, waiting for the chains' proposals
+    sunk_s: float = 0.0  # of its time: prefill, which has to be paid whatever is verified beside it
     arrivals_per_s: float = 0.0  # requests, lately
 
     @property
@@ -42,7 +43,7 @@ class DepthPlan:
 
     depths: tuple[int, ...]  # one per chain
     num_expected: float  # tokens committed by the step, over the whole batch
-    step_s: float
+    step_s: float  # without what is sunk
     saved_s: float = 0.0  # against as many tokens from steps without drafts; where it was weighed
 
     @property
@@ -62,6 +63,9 @@ def even_chains(rates: Sequence[float], max_depths: Sequence[int]) -> Chains:
 def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     """Choose the depths that maximise expected commits per second.
 
+    Seconds of prefill don't count. They make a step long for what it commits, so that by them
+    almost any draft token would seem worth its time; but what it saves is a part of steps to come.
+
     Tokens are taken in order of survival, over all requests, for as long as each raises expected
     commits over predicted seconds. Survival falls along a chain, so no token comes before its
     predecessor, and no other choice of as many tokens commits more. Commits are then a concave
@@ -78,9 +82,8 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     gains = survivals[order]
     order = order[: np.searchsorted(-gains, 0.0)]  # what is never accepted is not taken for free
     expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(gains[: len(order)])))
-    step_s = (
-        step_time.predict(batch.load, np.arange(len(order) + 1, dtype=np.float64)) + batch.wait_s
-    )
+    num_drafts = np.arange(len(order) + 1, dtype=np.float64)
+    step_s = step_time.predict(batch.load, num_drafts) + (batch.wait_s - batch.sunk_s)
     if not step_s[0] > 0:
         return DepthPlan((0,) * len(chains.max_depths), float(expected[0]), float(step_s[0]))
     goodput = expected / step_s

@@ -259,8 +259,16 @@ class Planner:
             around.num_kv_tokens,
             around.num_sampled,
         )
+        sunk_s = self._prefill_s(load, num_decoding) if around.num_prefill_tokens else 0.0
         rate = self._arrivals.per_s
-        return Batch(load, num_decoding, around.max_drafts, wait_s, rate)
+        return Batch(
+            load, num_decoding, around.max_drafts, wait_s, sunk_s=sunk_s, arrivals_per_s=rate
+        )
+
+    def _prefill_s(self, load: StepLoad, num_decoding: int) -> float:
+        """How much longer the step takes for its prefills."""
+        decode = load._replace(num_requests=num_decoding, num_tokens=num_decoding)
+        return max(0.0, self.step_time.step_s(load) - self.step_time.step_s(decode))
 
 
 def _goodput_of_both(

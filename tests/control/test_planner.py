@@ -311,3 +311,25 @@ def test_what_draft_tokens_take_between_steps_counts(overhead_s: float) -> None:
 
     num_speculative = sum(depth > 0 for (depth,) in depths)
     assert num_speculative < 40 if overhead_s else num_speculative == 400
+
+
+@pytest.mark.parametrize("num_prefill_tokens", [0, 100])
+def test_a_prefill_beside_it_makes_no_draft_token_worth_its_time(num_prefill_tokens: int) -> None:
+    """Each token takes as long as any other, so that no draft token saves anything."""
+    planner = Planner()
+    for size in (8, 16, 32, 64, 128) * 30:
+        planner.observe_step(load(size), 0.005 * size)
+    planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=num_prefill_tokens), 0.0)
+    plan = planner.plan([Offer(request_acceptance(), "model", MAX_DEPTH)] * 8, 0)
+
+    assert sum(plan.depths) <= 1
+
+
+def test_where_steps_read_weights_a_prefill_leaves_draft_tokens_their_worth() -> None:
+    planner = Planner()
+    for size in (8, 16, 32, 64, 128) * 30:
+        planner.observe_step(load(size), memory_bound(size))
+    planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=100), 0.0)
+    plan = planner.plan([Offer(request_acceptance(), "model", MAX_DEPTH)] * 8, 0)
+
+    assert min(plan.depths) >= 2
