@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -137,6 +138,16 @@ class Planner:
         """
         self._learn()
         batch = self._batch(len(offers) + num_plain, wait_s)
+        if self._surroundings.num_prefill_tokens > 0:
+            batch = replace(batch, sunk_s=self._prefill_s(batch))
+        return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
+
+    def _plan_ahead(
+        self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
+    ) -> DepthPlan:
+        """For steps to come, as if they held what the latest did."""
+        self._learn()
+        batch = self._batch(len(offers) + num_plain, wait_s)
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(
@@ -170,11 +181,11 @@ class Planner:
             return ()  # nobody to ask: says nothing about whether speculation pays
         self._look_ahead(offers, num_plain)
         wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
-        speculative = self.plan(offers, num_plain, wait_s)
+        speculative = self._plan_ahead(offers, num_plain, wait_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
-        plain = self.plan((), num_plain + len(offers))
+        plain = self._plan_ahead((), num_plain + len(offers))
         least_gain = _LEAST_GAIN if self.is_off else 1.0
         goodput = _goodput_of_both(speculative, plain, chance, wait_s)
         is_worth_it = goodput > least_gain * self._slowdown.factor * plain.goodput
@@ -212,8 +223,8 @@ class Planner:
         self._num_wanted += 1
         if self._num_wanted % _PROSPECT_PERIOD != 1:
             return
-        plan = self.plan(offers, num_plain, self.overhead.extra_s)
-        plain = self.plan((), num_plain + len(offers))
+        plan = self._plan_ahead(offers, num_plain, self.overhead.extra_s)
+        plain = self._plan_ahead((), num_plain + len(offers))
         if plain.goodput <= 0 or plan.step_s <= 0:
             return
         gain = plan.goodput / (self._slowdown.factor * plain.goodput)
@@ -259,16 +270,14 @@ class Planner:
             around.num_kv_tokens,
             around.num_sampled,
         )
-        sunk_s = self._prefill_s(load, num_decoding) if around.num_prefill_tokens else 0.0
         rate = self._arrivals.per_s
-        return Batch(
-            load, num_decoding, around.max_drafts, wait_s, sunk_s=sunk_s, arrivals_per_s=rate
-        )
+        return Batch(load, num_decoding, around.max_drafts, wait_s, arrivals_per_s=rate)
 
-    def _prefill_s(self, load: StepLoad, num_decoding: int) -> float:
+    def _prefill_s(self, batch: Batch) -> float:
         """How much longer the step takes for its prefills."""
-        decode = load._replace(num_requests=num_decoding, num_tokens=num_decoding)
-        return max(0.0, self.step_time.step_s(load) - self.step_time.step_s(decode))
+        num_decoding = batch.num_sure
+        decode = batch.load._replace(num_requests=num_decoding, num_tokens=num_decoding)
+        return max(0.0, self.step_time.step_s(batch.load) - self.step_time.step_s(decode))
 
 
 def _goodput_of_both(
