@@ -136,18 +136,19 @@ class Planner:
             num_plain: Further requests that decode in the step.
             wait_s: Time lost before it begins, waiting for these offers' proposals.
         """
-        self._learn()
         batch = self._batch(len(offers) + num_plain, wait_s)
         if self._surroundings.num_prefill_tokens > 0:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
-        return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
+        return self._plan(offers, batch)
 
     def _plan_ahead(
         self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
     ) -> DepthPlan:
         """For steps to come, as if they held what the latest did."""
+        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s))
+
+    def _plan(self, offers: Sequence[Offer], batch: Batch) -> DepthPlan:
         self._learn()
-        batch = self._batch(len(offers) + num_plain, wait_s)
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(

@@ -9,8 +9,8 @@ and how many are verified never depends on what was drawn.
 
 For copies, a scan instead of an index such as `specray.draft.ngram_index`: nothing is done for
 requests whose proposals come in time, and a token takes 4 bytes in the engine's process, not a
-thousand. It takes 15 to 35 µs, an index 4 µs for each token of every request. The table takes 4 µs
-for each token that it guesses.
+thousand. A scan takes tens of microseconds, an index some for each token of every request, and the
+table some for each token that it guesses.
 """
 
 import logging
