@@ -10,6 +10,7 @@ import numpy as np
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate
 from specray.control.overhead import Overhead
+from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
 from specray.control.probing import ProbeClock
 from specray.control.roofline import Intensity, Roofline, StepLoad
@@ -62,6 +63,7 @@ class Planner:
         self.survival = SurvivalModel()
         self._slowdown = Slowdown()
         self.overhead = Overhead()
+        self._plain_turns = PlainTurns()
         self.is_probing = False  # whether the latest wanted depths hold a probe
         self.is_off = False  # whether they were all 0 but for a probe's
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
@@ -100,6 +102,9 @@ class Planner:
             self._slowdown.observe_rest(seconds, self.step_time.step_s(load))
         else:  # as if drafts worked beside it, so that all that is learnt is alike
             self.step_time.observe(load, self._slowdown.factor * seconds)
+        if load.num_prefill_tokens == 0:
+            is_plain = load.num_tokens <= load.num_requests
+            self._plain_turns.observe(load.num_requests, is_plain=is_plain)
         self._load, self._step_s = load, seconds
 
     def observe_turnaround(
@@ -129,7 +134,7 @@ class Planner:
             self._policy.observe(offer.max_depth, num_accepted)
 
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
-        """The depths that the policy chooses.
+        """The depths that the policy chooses; none for a plain turn.
 
         Args:
             offers: The requests that may speculate.
@@ -139,6 +144,8 @@ class Planner:
         batch = self._batch(len(offers) + num_plain, wait_s)
         if self._surroundings.num_prefill_tokens > 0:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
+        elif offers and self.weighs_costs and self._plain_turns.take(batch.num_requests):
+            return replace(self._plan((), batch), depths=(0,) * len(offers))
         return self._plan(offers, batch)
 
     def _plan_ahead(
@@ -270,6 +277,7 @@ class Planner:
             num_decoding + around.num_prefill_tokens,
             around.num_kv_tokens,
             around.num_sampled,
+            around.num_prefill_tokens,
         )
         rate = self._arrivals.per_s
         return Batch(load, num_decoding, around.max_drafts, wait_s, arrivals_per_s=rate)
@@ -277,7 +285,9 @@ class Planner:
     def _prefill_s(self, batch: Batch) -> float:
         """How much longer the step takes for its prefills."""
         num_decoding = batch.num_sure
-        decode = batch.load._replace(num_requests=num_decoding, num_tokens=num_decoding)
+        decode = batch.load._replace(
+            num_requests=num_decoding, num_tokens=num_decoding, num_prefill_tokens=0
+        )
         return max(0.0, self.step_time.step_s(batch.load) - self.step_time.step_s(decode))
 
 

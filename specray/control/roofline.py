@@ -24,6 +24,7 @@ class StepLoad(NamedTuple):
     num_tokens: int  # that it computes: one of each request, draft tokens, chunks of prefills
     num_kv_tokens: int  # whose keys and values it reads, over all its requests
     num_sampled: int = 0  # of its tokens, those after which one is drawn and not just the likeliest
+    num_prefill_tokens: int = 0  # of its tokens, those of prompts
 
 
 class StepTime(Protocol):

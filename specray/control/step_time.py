@@ -18,15 +18,17 @@ _FEATURES = (
     "request",
     "kv",
     "sampled",
+    "prefill",
 )
 # How far each coefficient may stray from 0 (the first: from the start's), in units of the first
 # prediction: 0.05 a token makes 20 tokens cost as much again as all the rest.
-_SCALES = np.array([2.0, 0.3, 0.05, 0.05, 0.02, 0.008, 0.002, 0.03, 1e-4, 0.05])
+_SCALES = np.array([2.0, 0.3, 0.05, 0.05, 0.02, 0.008, 0.002, 0.03, 1e-4, 0.05, 0.05])
 _NOISE = 0.1  # of a step's time, by which steps of the same size differ
 
 _BIN_FORGETTING = 0.98  # weight that a bin's steps keep when another of their size arrives
 _FORGETTING = 0.9995  # and when any other does: what is not seen any more fades slowly
-_NUM_BINS = 13  # by powers of two of the number of tokens
+_NUM_SIZES = 13  # powers of two of the number of tokens
+_NUM_BINS = 2 * _NUM_SIZES  # of each size, those without and those with draft tokens
 _LEAST_TOLERANCE = 0.15  # relative errors within it count in full, as do those usual lately
 _PATIENCE_STEPS = 8  # so many outliers in a row on one side are no accident but another law
 _RUN_FORGETTING = 0.8  # of everything, for each step of a longer run
@@ -53,10 +55,13 @@ class StepTimeModel:
 
     The prior is the roofline's prediction where the hardware is known. The cost of a token may rise
     at some numbers of tokens, so that T is convex in it, as a step's is that is bound by memory
-    first and by FLOPs then. Relative errors are minimised, those of outliers with less weight
-    (Huber's). A step fades as others of its size arrive and hardly otherwise: what was learnt
-    under load is still known after a quiet hour. On top of that a level follows the last few steps,
-    as clocks and neighbours slow all steps down alike for a while.
+    first and by FLOPs then. Tokens of prompts may cost less than others: products of many rows
+    reach more of a core's FLOPs, and what they take must not make draft tokens look cheap.
+    Relative errors are minimised, those of outliers with less weight (Huber's). A step fades as
+    others of its size arrive and hardly otherwise: what was learnt under load is still known after
+    a quiet hour, and what plain steps take after many with draft tokens, but not what these take
+    after many plain ones. On top of that a level follows the last few steps, as clocks and
+    neighbours slow all steps down alike for a while.
     """
 
     def __init__(self, prior: StepTime | None = None) -> None:
@@ -90,18 +95,28 @@ class StepTimeModel:
 
     def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """See `StepTime.predict`."""
-        scale, base, token, *beyond, request, kv, sampled = self._coefficients.tolist()
-        num_tokens = load.num_tokens + num_drafts
+        scale, base = self._coefficients[:2].tolist()
+        request, kv, sampled, saved = self._coefficients[-4:].tolist()
         fixed = base + request * load.num_requests + kv * load.num_kv_tokens
         fixed += sampled * load.num_sampled
         per_draft = sampled * min(1.0, load.num_sampled / max(1, load.num_requests))
-        seconds = scale * self._prior.predict(load, num_drafts)
-        seconds += fixed + token * num_tokens + per_draft * num_drafts
+        num_tokens = load.num_tokens + num_drafts
+        seconds = self._tokens_s(num_tokens)
+        if load.num_prefill_tokens > 0:  # which never makes a step shorter
+            seconds -= saved * load.num_prefill_tokens
+            seconds = np.maximum(seconds, self._tokens_s(num_tokens - load.num_prefill_tokens))
+        seconds += fixed + scale * self._prior.predict(load, num_drafts) + per_draft * num_drafts
+        now: Numbers = seconds * math.exp(self._level)
+        return now
+
+    def _tokens_s(self, num_tokens: Numbers) -> Numbers:
+        """What they cost, as far as the prior does not know it."""
+        _, _, token, *beyond = self._coefficients[: 3 + len(_KNOTS)].tolist()
+        seconds = token * num_tokens
         for knot, cost in zip(_KNOTS, beyond, strict=True):
             if cost > 0:
                 seconds += cost * np.maximum(0.0, num_tokens - knot)
-        now: Numbers = seconds * math.exp(self._level)
-        return now
+        return seconds
 
     def step_s(self, load: StepLoad) -> float:
         """Seconds of one step."""
@@ -190,12 +205,16 @@ class StepTimeModel:
 
     def _add(self, load: StepLoad, target: float, unit_s: float, weight: float) -> None:
         row = self._row(load) / unit_s
-        bin_index = min(_NUM_BINS - 1, int(load.num_tokens).bit_length() - 1)
+        size = min(_NUM_SIZES - 1, int(load.num_tokens).bit_length() - 1)
+        has_drafts = load.num_tokens - load.num_prefill_tokens > load.num_requests
+        bin_index = size + has_drafts * _NUM_SIZES
         keep = _RUN_FORGETTING if abs(self._run) > _PATIENCE_STEPS else _FORGETTING
         self._squares *= keep
         self._targets *= keep
-        self._squares[bin_index] *= _BIN_FORGETTING
-        self._targets[bin_index] *= _BIN_FORGETTING
+        # What drafts cost is thought of with less and less certainty while they rest.
+        for fading in {bin_index, size + _NUM_SIZES}:
+            self._squares[fading] *= _BIN_FORGETTING
+            self._targets[fading] *= _BIN_FORGETTING
         self._squares[bin_index] += weight * np.outer(row, row)
         self._targets[bin_index] += weight * target * row
 
@@ -211,6 +230,7 @@ class StepTimeModel:
                 load.num_requests,
                 load.num_kv_tokens,
                 load.num_sampled,
+                -load.num_prefill_tokens,
             ]
         )
 

@@ -172,7 +172,7 @@ class Target:
         num_prefill = sum(pieces.values())
         ran = [*decoding, *(request for request in prefilling if request.number in pieces)]
         num_kv = sum(map(_num_computed, ran)) + num_decode + num_prefill
-        load = StepLoad(len(ran), num_decode + num_prefill, num_kv)
+        load = StepLoad(len(ran), num_decode + num_prefill, num_kv, 0, num_prefill)
         yield self._env.timeout(self._settings.law.step_s(load))
         self._finish(_Planned(ran, pieces, proposals, load, began_s, started_s))
 

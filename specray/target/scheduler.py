@@ -272,8 +272,18 @@ class SpeculativeScheduler(Scheduler):
             for r in output.num_scheduled_tokens
             if not self.requests[r].is_prefill_chunk and requests.is_sampled(self.requests[r])
         )
-        num_requests = len(output.num_scheduled_tokens)
-        return StepLoad(num_requests, output.total_num_scheduled_tokens, num_kv_tokens, num_sampled)
+        num_prefill_tokens = sum(
+            num_tokens
+            for r, num_tokens in output.num_scheduled_tokens.items()
+            if num_tokens > 1 + len(drafts.get(r, ()))
+        )
+        return StepLoad(
+            len(output.num_scheduled_tokens),
+            output.total_num_scheduled_tokens,
+            num_kv_tokens,
+            num_sampled,
+            num_prefill_tokens,
+        )
 
     def _observe_turnaround(self) -> None:
         """Time what lies between a step and one that only decodes."""

@@ -11,6 +11,7 @@ from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer
+from specray.types import FixedRule
 
 MAX_DEPTH = 5
 
@@ -333,3 +334,27 @@ def test_where_steps_read_weights_a_prefill_leaves_draft_tokens_their_worth() ->
     plan = planner.plan([Offer(request_acceptance(), "model", MAX_DEPTH)] * 8, 0)
 
     assert min(plan.depths) >= 2
+
+
+def test_where_drafts_always_pay_a_plain_step_is_still_seen_now_and_then() -> None:
+    planner, rate = Planner(), request_acceptance()
+    offers = [Offer(rate, "stop_gap_ngram", 2) for _ in range(8)]
+    plain_steps = []
+    for step in range(600):
+        depths = planner.plan(offers, 0).depths
+        plain_steps += [step] if not any(depths) else []
+        num_tokens = 8 + sum(depths)
+        planner.observe_step(StepLoad(8, num_tokens, 0), memory_bound(num_tokens))
+        for offer, depth in zip(offers, depths, strict=True):
+            planner.observe_verification(offer._replace(max_depth=depth), depth)
+
+    assert plain_steps[0] == 0  # nothing is known
+    assert 3 <= len(plain_steps[1:]) <= 8
+
+
+def test_a_rule_that_weighs_no_costs_takes_no_plain_turns() -> None:
+    planner = Planner(FixedRule(depth=2))
+    offers = [Offer(request_acceptance(), "model", 2)]
+    for _ in range(100):
+        assert planner.plan(offers, 0).depths == (2,)
+        planner.observe_step(StepLoad(1, 3, 200), 0.05, is_drafting=True)

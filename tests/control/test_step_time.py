@@ -185,6 +185,46 @@ def test_predictions_are_convex_whatever_is_learnt() -> None:
     assert (np.diff(costs) > -1e-9).all()
 
 
+def core(num_tokens: int, num_prefill_tokens: int) -> float:
+    """Products of few rows reach half the FLOPs that those of many do."""
+    return 0.045 + 0.005 * max(0, num_tokens - num_prefill_tokens - 6) + 0.0025 * num_prefill_tokens
+
+
+def test_tokens_of_prompts_do_not_make_draft_tokens_look_cheap() -> None:
+    model, rng = StepTimeModel(), random.Random(0)
+    for _ in range(1500):
+        size, num_prefill = rng.randrange(1, 9), rng.choice((0, 0, 0, 40, 100, 200))
+        num_tokens = size * rng.randrange(1, 4) + num_prefill
+        seconds = core(num_tokens, num_prefill) * math.exp(rng.gauss(0, 0.05))
+        model.observe(StepLoad(size, num_tokens, 200 * size, 0, num_prefill), seconds)
+    times = model.predict(StepLoad(8, 8, 1600), np.arange(9.0))
+
+    assert times[[0, 8]] == pytest.approx([core(8, 0), core(16, 0)], rel=0.1)
+    assert times[8] - times[0] == pytest.approx(0.040, rel=0.2)
+    prefill_s = model.step_s(StepLoad(1, 150, 200, 0, 150))
+    assert prefill_s == pytest.approx(core(150, 150), rel=0.15)
+
+
+def test_tokens_of_prompts_never_make_a_step_shorter() -> None:
+    model = StepTimeModel()
+    for _ in range(50):
+        model.observe(load(20), 0.1)
+        model.observe(StepLoad(1, 500, 500, 0, 500), 0.05)
+
+    times = [model.step_s(StepLoad(8, 8 + n, 0, 0, n)) for n in (0, 10, 100, 10_000)]
+    assert times == sorted(times)
+
+
+def test_what_plain_steps_take_is_still_known_after_many_with_drafts() -> None:
+    model, rng = StepTimeModel(), random.Random(0)
+    for step in range(4000):
+        num_drafts = 0 if step % 128 == 0 else rng.randrange(4, 8)
+        seconds = (0.060 + 0.004 * num_drafts) * rng.uniform(0.95, 1.05)
+        model.observe(StepLoad(8, 8 + num_drafts, 100 * rng.randrange(8, 16)), seconds)
+
+    assert model.step_s(StepLoad(8, 8, 0)) == pytest.approx(0.060, rel=0.05)
+
+
 def roofline() -> Roofline:
     model = ModelShape(70e9, 140e9, 327_680, num_layers=80, hidden_size=8192)
     return Roofline(model, PROFILES["H100"], num_ranks=4)

@@ -101,4 +101,4 @@ def test_a_steps_sampled_tokens_are_those_that_are_drawn_after() -> None:
 
     load = SpeculativeScheduler._load(SimpleNamespace(requests=requests), output)
 
-    assert load == StepLoad(3, 407, 104 + 204 + 400, num_sampled=3)
+    assert load == StepLoad(3, 407, 104 + 204 + 400, num_sampled=3, num_prefill_tokens=400)
