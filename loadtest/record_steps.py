@@ -3,8 +3,9 @@
     python -m loadtest.record_steps --out loadtest/results/steps.json
 
 Starts `deployments/local.yaml` with a scheduler that keeps a journal, and sends it the bench's
-prompts by 1 to 16 at once, with depths of all sizes; for `loadtest.step_time_error`. With
-`--engine-only` there is no Ray, only vLLM's engine with our plug-ins and a prompt lookup.
+prompts by 1 to 16 at once, half of the time plain and half with depths of all sizes; for
+`loadtest.step_time_error`. With `--engine-only` there is no Ray, only vLLM's engine with our
+plug-ins and a prompt lookup.
 """
 
 import argparse
@@ -44,6 +45,7 @@ JOURNAL = "journal"
 JOURNAL_PATH = "SPECRAY_STEP_JOURNAL"  # to the engine core of this process's engine
 SIZES = (1, 4, 2, 8, 1, 16, 3, 12, 6)  # requests at once, one after the other
 DEPTHS = (None, 0, 2, None, 1, 5)  # caps of the requests, in turn
+PLAIN = (0,)
 
 
 class RecordingScheduler(SpeculativeScheduler):
@@ -72,9 +74,9 @@ def build_app(args: dict[str, Any]) -> Any:
 class CappedEndpoint(Endpoint):
     """Gives each request a cap of its own on the depth."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._caps = itertools.cycle(DEPTHS)
+    def follow(self, caps: tuple[int | None, ...]) -> None:
+        """From now on, over and over."""
+        self._caps = itertools.cycle(caps)
 
     def _body(self, request: Request) -> dict[str, Any]:
         cap = next(self._caps)
@@ -125,7 +127,7 @@ def load_engine(journal: Path, sizes: tuple[int, ...], seconds: float) -> None:
     model = resolve("bundled:smollm2-135m-instruct")
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompts = [tokenizer(p).input_ids for kind in WORKLOADS for p in load_prompts(kind)]
-    turns, caps = itertools.count(), itertools.cycle(DEPTHS)
+    turns = itertools.count()
     extra = {
         "max_model_len": 4096,
         "max_num_seqs": 16,
@@ -134,9 +136,10 @@ def load_engine(journal: Path, sizes: tuple[int, ...], seconds: float) -> None:
     with recording_engine(model, journal, extra) as engine:
         lookup = PromptLookup(PromptLookupConfig())
         with FakeRouter(engine.address, lookup):
-            for size in sizes:
+            for size, depths in itertools.product(sizes, (PLAIN, DEPTHS)):
                 print(f"{size} at once", flush=True)
-                ends = time.monotonic() + seconds
+                caps = itertools.cycle(depths)
+                ends = time.monotonic() + seconds / 2
                 while time.monotonic() < ends:
                     engine.run([make_job(prompts, next(turns), next(caps)) for _ in range(size)])
 
@@ -175,11 +178,12 @@ async def load(url: str, sizes: tuple[int, ...], seconds: float) -> None:
     await endpoint.start()
     prompts = [prompt for workload in WORKLOADS for prompt in load_prompts(workload)]
     turns = itertools.count()
-    for size in sizes:
+    for size, caps in itertools.product(sizes, (PLAIN, DEPTHS)):
         print(f"{size} at once", flush=True)
+        endpoint.follow(caps)
         async with asyncio.TaskGroup() as workers:
             for _ in range(size):
-                workers.create_task(work(endpoint, prompts, turns, seconds))
+                workers.create_task(work(endpoint, prompts, turns, seconds / 2))
     await endpoint.close()
 
 

@@ -51,7 +51,7 @@ from specray.types import SpeculationPolicy
 
 BATCHES = (1, 2, 4, 8)
 TOKENS = (1, 2, 4, 6, 8, 12, 16)
-CONTEXT = 250  # tokens of a request, about; they hardly change a step's time here
+PIECES = (32, 128)  # tokens of prefills, between which the cost of one is taken
 Table = tuple[tuple[float, ...], ...]  # seconds of a step, by BATCHES and TOKENS of each request
 SYSTEMS: tuple[System, ...] = ("off", "specray")
 NUM_REQUESTS = {1: 4, 4: 12, 8: 16}  # by how many are in flight
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--max-depth", type=int, default=5, help="the service's")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    table = learnt_table(args.steps)
+    model = learnt_model(args.steps)
     draft = read_draft(Path(args.config))
     meta = collect_meta([])
     meta["command"] = " ".join(["python -m loadtest.simulator_check", *sys.argv[1:]])
@@ -100,7 +100,7 @@ def main() -> None:
         suppress(KeyboardInterrupt),  # whole rounds are reported
     ):
         asyncio.run(measure(url, args.rounds, args.tokens, known, rounds))
-    report(args.json, meta, known, rounds, args.max_depth, table, draft)
+    report(args.json, meta, known, rounds, args.max_depth, model, draft)
 
 
 def report(
@@ -109,10 +109,15 @@ def report(
     known: Sequence[Known],
     rounds: Sequence[Sequence[Measured]],
     max_depth: int,
-    table: Table,
+    model: StepTimeModel,
     draft: DraftConfig,
 ) -> None:
+    context = round(
+        sum(len(one.answer.prompt) + len(one.answer.answer) / 2 for one in known) / len(known)
+    )
+    table = table_of(model, context)
     factors = calibrate(rounds, table)
+    law = MeasuredSteps(BATCHES, TOKENS, table, tuple(factors), prefill_token_s(model) * factors[0])
     agreements = [agreement_of(one, make_proposer(draft)) for one in known]
     texts = list(zip(known, agreements, strict=True))
     policies = {
@@ -120,7 +125,7 @@ def report(
         "specray": SpeculationPolicy(max_depth=max_depth),
     }
     rows = [
-        compare(texts, rounds, table, factors, at, system, policies[system])
+        compare(texts, rounds, law, at, system, policies[system])
         for at in NUM_REQUESTS
         for system in SYSTEMS
     ]
@@ -226,15 +231,25 @@ def read_draft(path: Path) -> DraftConfig:
     return DraftConfig.model_validate(application["args"].get("draft") or {})
 
 
-def learnt_table(path: Path) -> Table:
-    """What the model of step times has learnt from recorded steps."""
+def learnt_model(path: Path) -> StepTimeModel:
+    """What a model of step times learns from recorded steps."""
     model = StepTimeModel()
     for *load, seconds, _ in json.loads(path.read_text())["steps"]:
         model.observe(StepLoad(*load), seconds)
+    return model
+
+
+def table_of(model: StepTimeModel, context: int) -> Table:
+    """Greedy steps of requests with so many tokens."""
     return tuple(
-        tuple(model.step_s(StepLoad(size, size * each, size * CONTEXT)) for each in TOKENS)
+        tuple(model.step_s(StepLoad(size, size * each, size * context)) for each in TOKENS)
         for size in BATCHES
     )
+
+
+def prefill_token_s(model: StepTimeModel) -> float:
+    few, many = (model.step_s(StepLoad(1, piece, piece, 0, piece)) for piece in PIECES)
+    return (many - few) / (PIECES[1] - PIECES[0])
 
 
 def calibrate(rounds: Sequence[Sequence[Measured]], table: Table) -> list[float]:
@@ -253,20 +268,13 @@ def is_cell(cell: Measured, num_at_once: int, system: System) -> bool:
 def compare(
     texts: Sequence[tuple[Known, Agreement]],
     rounds: Sequence[Sequence[Measured]],
-    table: Table,
-    factors: Sequence[float],
+    law: MeasuredSteps,
     num_at_once: int,
     system: System,
     policy: SpeculationPolicy,
 ) -> dict[str, Any]:
     cells = [c for cells in rounds for c in cells if is_cell(c, num_at_once, system)]
     measured = median(cell.tokens_per_s for cell in cells)
-    law = MeasuredSteps(
-        BATCHES,
-        TOKENS,
-        table,
-        tuple(factors),
-    )
     settings = ClusterSettings(
         TargetSettings(law, policy, max_num_seqs=16),
         DraftSettings(ConstantSteps(LOOK_UP_S), "prompt_lookup", ahead_hit_rate=1.0),

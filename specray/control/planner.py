@@ -133,8 +133,13 @@ class Planner:
             self._verifications.append(Verification(offer, num_accepted))
             self._policy.observe(offer.max_depth, num_accepted)
 
+    def take_plain_turn(self, num_decoding: int) -> bool:
+        """Whether the coming step is to verify nothing, whatever would be planned for it."""
+        has_prefill = self._surroundings.num_prefill_tokens > 0
+        return self.weighs_costs and not has_prefill and self._plain_turns.take(num_decoding)
+
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
-        """The depths that the policy chooses; none for a plain turn.
+        """The depths that the policy chooses.
 
         Args:
             offers: The requests that may speculate.
@@ -144,8 +149,6 @@ class Planner:
         batch = self._batch(len(offers) + num_plain, wait_s)
         if self._surroundings.num_prefill_tokens > 0:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
-        elif offers and self.weighs_costs and self._plain_turns.take(batch.num_requests):
-            return replace(self._plan((), batch), depths=(0,) * len(offers))
         return self._plan(offers, batch)
 
     def _plan_ahead(

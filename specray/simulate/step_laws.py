@@ -32,23 +32,27 @@ class MeasuredSteps:
     """Interpolates a table of steps in which all requests compute equally many tokens.
 
     Linear between its entries, in the requests and in the tokens of each. What is computed beyond
-    its last column, as of a prefill, costs what a token costs in the fullest steps measured.
+    its last column costs what a token costs in the fullest steps measured.
     """
 
     num_requests: tuple[int, ...]  # [row], ascending
     num_tokens_each: tuple[int, ...]  # [column], ascending, two or more
     seconds: tuple[tuple[float, ...], ...]  # [row, column]
     factors: tuple[float, ...] = (1.0,)  # [row], or one for all: this machine over the table's
+    prefill_token_s: float | None = None  # of a prompt's token; what another costs if left out
 
     def step_s(self, load: StepLoad) -> float:
         """See `StepLaw.step_s`."""
+        num_prefill = 0 if self.prefill_token_s is None else load.num_prefill_tokens
+        num_tokens = load.num_tokens - num_prefill
         most = self.num_tokens_each[-1] * load.num_requests
-        num_inside = min(load.num_tokens, most)
+        num_inside = min(num_tokens, most)
         each = num_inside / max(1, load.num_requests)
         rows = [float(np.interp(each, self.num_tokens_each, row)) for row in self.seconds]
         scaled = np.array(rows) * np.array(self.factors)
         inside_s = _along(self.num_requests, scaled.tolist(), load.num_requests)
-        return inside_s + (load.num_tokens - num_inside) * self._last_token_s
+        prefill_s = num_prefill * (self.prefill_token_s or 0.0)
+        return inside_s + (num_tokens - num_inside) * self._last_token_s + prefill_s
 
     @property
     def _last_token_s(self) -> float:

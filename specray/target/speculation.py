@@ -56,6 +56,7 @@ class Speculation:
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
         self._waited_s = 0.0  # how long
+        self._is_plain_turn = False  # whether the coming step verifies nothing
 
     # The life of a session.
 
@@ -117,8 +118,9 @@ class Speculation:
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         for session in sessions:
             self._counters.count_lookup(session)
+        self._is_plain_turn = self._planner.take_plain_turn(len(sessions) + num_others)
         wait = None
-        if may_wait and (missing := self._waiting.missing(sessions)):
+        if may_wait and not self._is_plain_turn and (missing := self._waiting.missing(sessions)):
             stop_gaps = {
                 session.session_id: proposal
                 for session in missing
@@ -143,6 +145,8 @@ class Speculation:
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         self._note_due(sessions)
         taken = [(session, self._take(session)) for session in sessions]
+        if self._is_plain_turn:
+            taken = []  # by now it is known who has answered
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))

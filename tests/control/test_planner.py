@@ -336,25 +336,25 @@ def test_where_steps_read_weights_a_prefill_leaves_draft_tokens_their_worth() ->
     assert min(plan.depths) >= 2
 
 
-def test_where_drafts_always_pay_a_plain_step_is_still_seen_now_and_then() -> None:
-    planner, rate = Planner(), request_acceptance()
-    offers = [Offer(rate, "stop_gap_ngram", 2) for _ in range(8)]
-    plain_steps = []
-    for step in range(600):
-        depths = planner.plan(offers, 0).depths
-        plain_steps += [step] if not any(depths) else []
-        num_tokens = 8 + sum(depths)
+def plain_turns(planner: Planner, num_steps: int, num_prefill_tokens: int = 0) -> int:
+    """How many of so many steps with drafts that always pay are plain ones."""
+    planner.expect(Surroundings(num_prefill_tokens=num_prefill_tokens), 0.0)
+    num_taken = 0
+    for _ in range(num_steps):
+        is_plain = planner.take_plain_turn(8)
+        num_tokens = 8 if is_plain else 24
         planner.observe_step(StepLoad(8, num_tokens, 0), memory_bound(num_tokens))
-        for offer, depth in zip(offers, depths, strict=True):
-            planner.observe_verification(offer._replace(max_depth=depth), depth)
+        num_taken += is_plain
+    return num_taken
 
-    assert plain_steps[0] == 0  # nothing is known
-    assert 3 <= len(plain_steps[1:]) <= 8
+
+def test_where_drafts_always_pay_a_plain_step_is_still_seen_now_and_then() -> None:
+    assert 3 <= plain_turns(Planner(), 600) <= 8
+
+
+def test_a_step_with_prefill_is_no_plain_turn() -> None:
+    assert plain_turns(Planner(), 600, num_prefill_tokens=100) == 0
 
 
 def test_a_rule_that_weighs_no_costs_takes_no_plain_turns() -> None:
-    planner = Planner(FixedRule(depth=2))
-    offers = [Offer(request_acceptance(), "model", 2)]
-    for _ in range(100):
-        assert planner.plan(offers, 0).depths == (2,)
-        planner.observe_step(StepLoad(1, 3, 200), 0.05, is_drafting=True)
+    assert plain_turns(Planner(FixedRule(depth=2)), 600) == 0

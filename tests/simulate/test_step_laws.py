@@ -32,3 +32,11 @@ def test_a_machine_may_differ_by_rows() -> None:
     assert slower.step_s(StepLoad(1, 1, 0)) == pytest.approx(0.2)
     assert slower.step_s(StepLoad(4, 4, 0)) == pytest.approx(1.2)
     assert slower.step_s(StepLoad(1, 4, 0)) == pytest.approx(0.4 + 3 * 0.05)
+
+
+def test_tokens_of_prompts_may_have_a_price_of_their_own() -> None:
+    law = MeasuredSteps((1, 4), (1, 3), TABLE.seconds, (2.0, 3.0), prefill_token_s=0.01)
+
+    assert law.step_s(StepLoad(1, 1, 100)) == pytest.approx(2.0 * 0.1)
+    assert law.step_s(StepLoad(1, 50, 100, 0, 49)) == pytest.approx(2.0 * 0.1 + 0.49)
+    assert law.step_s(StepLoad(4, 4 + 64, 100, 0, 64)) == pytest.approx(3.0 * 0.4 + 0.64)

@@ -697,6 +697,18 @@ def test_a_draft_that_becomes_fast_again_is_used_again(world: World) -> None:
     assert sum(world.num_used[-50:]) >= 49  # and perhaps a plain turn
 
 
+def test_where_everything_is_verified_a_plain_step_is_seen_now_and_then(world: World) -> None:
+    """Also where steps wait for proposals, so that plans are made for them twice."""
+    for _ in range(4):
+        world.open()
+    world.run(600)
+
+    plain = [number for number, num_used in enumerate(world.num_used) if num_used == 0]
+    assert sum(world.num_used) > 4 * 580
+    assert 3 <= len([number for number in plain if number > 10]) <= 8
+    assert len(world.buffer.waits) > 580  # the others waited
+
+
 def test_a_draft_that_falls_silent_and_answers_again_is_used_again(world: World) -> None:
     world.open()
     world.run(20)
@@ -715,7 +727,7 @@ def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
     world.latency_s = 0.002
     world.run(60)
 
-    assert sum(world.num_used[-20:]) == 20
+    assert sum(world.num_used[-20:]) >= 19
 
 
 def test_a_step_that_could_not_wait_is_not_held_against_the_draft(world: World) -> None:
@@ -736,7 +748,7 @@ def test_one_silent_session_does_not_hold_up_the_others(world: World) -> None:
         world.open()
     world.run(100)
 
-    assert world.num_used[-50:] == [3] * 50
+    assert world.num_used[-50:].count(3) >= 49
     long_waits = [wait for wait in world.buffer.waits if wait > world.latency_s + 1e-9]
     assert len(long_waits) <= 2
 
@@ -751,7 +763,7 @@ def test_one_silent_router_does_not_hold_up_the_other(world: World) -> None:
         world.run(5)
         world.close(dead)
 
-    assert world.num_used[-50:] == [2] * 50
+    assert world.num_used[-50:].count(2) >= 49
     long_waits = [wait for wait in world.buffer.waits if wait > world.latency_s + 1e-9]
     assert len(long_waits) <= 4
 
