@@ -25,6 +25,7 @@ import yaml
 from transformers import AutoTokenizer
 from vllm import SamplingParams
 
+from loadtest.step_time_error import COLUMNS
 from specray.cli import main as specray
 from specray.cli import serve
 from specray.cli.bench.client import Endpoint, Request
@@ -32,7 +33,6 @@ from specray.cli.bench.report import collect_meta
 from specray.cli.bench.service import run_service
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.config import PromptLookupConfig
-from specray.control.roofline import StepLoad
 from specray.draft.prompt_lookup import PromptLookup
 from specray.models import resolve
 from specray.serve import app, settings
@@ -74,6 +74,10 @@ def build_app(args: dict[str, Any]) -> Any:
 class CappedEndpoint(Endpoint):
     """Gives each request a cap of its own on the depth."""
 
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.follow(DEPTHS)
+
     def follow(self, caps: tuple[int | None, ...]) -> None:
         """From now on, over and over."""
         self._caps = itertools.cycle(caps)
@@ -105,8 +109,7 @@ def main() -> None:
     else:
         load_service(args, journal)
     steps = [json.loads(line) for line in journal.read_text().splitlines()]
-    columns = [*StepLoad._fields, "seconds", "is_decode_only"]
-    result = {"meta": collect_meta([]) | {"command": command}, "columns": columns}
+    result = {"meta": collect_meta([]) | {"command": command}, "columns": COLUMNS}
     rows = ",\n".join(json.dumps(step) for step in steps)
     journal.unlink()
     args.out.write_text(json.dumps(result)[:-1] + f', "steps": [\n{rows}\n]}}\n')

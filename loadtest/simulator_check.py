@@ -29,6 +29,7 @@ import yaml
 
 from loadtest.lookup_acceptance import Answer
 from loadtest.record_agreement import replay
+from loadtest.step_time_error import read_recorded
 from specray.cli.bench.client import Endpoint, Request
 from specray.cli.bench.plan import System
 from specray.cli.bench.report import collect_meta
@@ -234,7 +235,7 @@ def read_draft(path: Path) -> DraftConfig:
 def learnt_model(path: Path) -> StepTimeModel:
     """What a model of step times learns from recorded steps."""
     model = StepTimeModel()
-    for *load, seconds, _ in json.loads(path.read_text())["steps"]:
+    for *load, seconds, _ in read_recorded(path)["steps"]:
         model.observe(StepLoad(*load), seconds)
     return model
 

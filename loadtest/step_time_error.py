@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from specray.cli.bench.report import collect_meta
 from specray.control.hardware import HardwareProfile
@@ -26,6 +27,7 @@ Errors = list[tuple[StepLoad, float]]
 # SmolLM2-135M in float32 on one core that reads 10.5 GB/s and computes 150 GFLOP/s.
 CORE = HardwareProfile("core", 10.5e9, {"float32": 150e9}, 0.0)
 SMOLLM2 = ModelShape(134.5e6, 538e6, 46_080, 30, 576, "float32", 4.0)
+COLUMNS = [*StepLoad._fields, "seconds", "is_decode_only"]
 SKIPPED = 3  # the first steps warm things up
 
 
@@ -35,7 +37,7 @@ def main() -> None:
     parser.add_argument("--decode-only", action="store_true", help="leave out steps with prefill")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    recorded = json.loads(args.steps.read_text())
+    recorded = read_recorded(args.steps)
     steps = [
         (StepLoad(*row[:-2]), row[-2])
         for row in recorded["steps"]
@@ -53,6 +55,13 @@ def main() -> None:
         meta = collect_meta([]) | {"command": command(), "recorded": recorded["meta"]}
         result = {"meta": meta, "num_steps": len(steps), "figures": figures}
         args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def read_recorded(path: Path) -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads(path.read_text())
+    if recorded["columns"] != COLUMNS:
+        sys.exit(f"{path} has other columns than {', '.join(COLUMNS)}: record it anew")
+    return recorded
 
 
 def with_roofline() -> StepTimeModel:

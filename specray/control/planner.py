@@ -96,15 +96,15 @@ class Planner:
         """
         if load.num_tokens < 1:
             return  # nothing ran; vLLM still flushes what has ended
-        if is_drafting:
-            self.step_time.observe(load, seconds)
-        elif self._slowdown.is_resting:
+        if self._slowdown.is_resting and not is_drafting:
             self._slowdown.observe_rest(seconds, self.step_time.step_s(load))
         else:  # as if drafts worked beside it, so that all that is learnt is alike
-            self.step_time.observe(load, self._slowdown.factor * seconds)
-        if load.num_prefill_tokens == 0:
-            is_plain = load.num_tokens <= load.num_requests
-            self._plain_turns.observe(load.num_requests, is_plain=is_plain)
+            self.step_time.observe(
+                load, seconds if is_drafting else self._slowdown.factor * seconds
+            )
+            if load.num_prefill_tokens == 0:
+                is_plain = load.num_tokens <= load.num_requests
+                self._plain_turns.observe(load.num_requests, is_plain=is_plain)
         self._load, self._step_s = load, seconds
 
     def observe_turnaround(
@@ -136,7 +136,9 @@ class Planner:
     def take_plain_turn(self, num_decoding: int) -> bool:
         """Whether the coming step is to verify nothing, whatever would be planned for it."""
         has_prefill = self._surroundings.num_prefill_tokens > 0
-        return self.weighs_costs and not has_prefill and self._plain_turns.take(num_decoding)
+        is_other_trial = self.is_probing or self._slowdown.is_resting
+        may_be = self.weighs_costs and not has_prefill and not is_other_trial
+        return may_be and self._plain_turns.take(num_decoding)
 
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
         """The depths that the policy chooses.

@@ -51,7 +51,7 @@ class MemoryBound:
 
 
 class StepTimeModel:
-    """T = prior * scale + costs of tokens, requests, KV and sampled tokens, none of them negative.
+    """T = prior * scale + costs of tokens, requests, KV and sampled tokens - a prefill's discount.
 
     The prior is the roofline's prediction where the hardware is known. The cost of a token may rise
     at some numbers of tokens, so that T is convex in it, as a step's is that is bound by memory
@@ -59,9 +59,9 @@ class StepTimeModel:
     reach more of a core's FLOPs, and what they take must not make draft tokens look cheap.
     Relative errors are minimised, those of outliers with less weight (Huber's). A step fades as
     others of its size arrive and hardly otherwise: what was learnt under load is still known after
-    a quiet hour, and what plain steps take after many with draft tokens, but not what these take
-    after many plain ones. On top of that a level follows the last few steps, as clocks and
-    neighbours slow all steps down alike for a while.
+    a quiet hour, and what plain steps take after many as large with draft tokens, but not the other
+    way round. On top of that a level follows the last few steps, as clocks and neighbours slow all
+    steps down alike for a while.
     """
 
     def __init__(self, prior: StepTime | None = None) -> None:
@@ -95,24 +95,24 @@ class StepTimeModel:
 
     def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """See `StepTime.predict`."""
-        scale, base = self._coefficients[:2].tolist()
+        base = float(self._coefficients[1])
         request, kv, sampled, saved = self._coefficients[-4:].tolist()
         fixed = base + request * load.num_requests + kv * load.num_kv_tokens
         fixed += sampled * load.num_sampled
         per_draft = sampled * min(1.0, load.num_sampled / max(1, load.num_requests))
-        num_tokens = load.num_tokens + num_drafts
-        seconds = self._tokens_s(num_tokens)
-        if load.num_prefill_tokens > 0:  # which never makes a step shorter
-            seconds -= saved * load.num_prefill_tokens
-            seconds = np.maximum(seconds, self._tokens_s(num_tokens - load.num_prefill_tokens))
-        seconds += fixed + scale * self._prior.predict(load, num_drafts) + per_draft * num_drafts
-        now: Numbers = seconds * math.exp(self._level)
+        seconds = self._tokens_s(load, num_drafts)
+        if (num_prefill := load.num_prefill_tokens) > 0:  # which never makes a step shorter
+            others = load._replace(num_tokens=load.num_tokens - num_prefill)
+            others_s = self._tokens_s(others, num_drafts)
+            seconds = np.maximum(seconds - saved * num_prefill, others_s)
+        now: Numbers = (seconds + fixed + per_draft * num_drafts) * math.exp(self._level)
         return now
 
-    def _tokens_s(self, num_tokens: Numbers) -> Numbers:
-        """What they cost, as far as the prior does not know it."""
-        _, _, token, *beyond = self._coefficients[: 3 + len(_KNOTS)].tolist()
-        seconds = token * num_tokens
+    def _tokens_s(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
+        """What grows with a step's tokens."""
+        scale, _, token, *beyond = self._coefficients[: 3 + len(_KNOTS)].tolist()
+        num_tokens = load.num_tokens + num_drafts
+        seconds: Numbers = scale * self._prior.predict(load, num_drafts) + token * num_tokens
         for knot, cost in zip(_KNOTS, beyond, strict=True):
             if cost > 0:
                 seconds += cost * np.maximum(0.0, num_tokens - knot)
@@ -206,7 +206,7 @@ class StepTimeModel:
     def _add(self, load: StepLoad, target: float, unit_s: float, weight: float) -> None:
         row = self._row(load) / unit_s
         size = min(_NUM_SIZES - 1, int(load.num_tokens).bit_length() - 1)
-        has_drafts = load.num_tokens - load.num_prefill_tokens > load.num_requests
+        has_drafts = load.num_prefill_tokens == 0 and load.num_tokens > load.num_requests
         bin_index = size + has_drafts * _NUM_SIZES
         keep = _RUN_FORGETTING if abs(self._run) > _PATIENCE_STEPS else _FORGETTING
         self._squares *= keep

@@ -113,14 +113,20 @@ class Speculation:
     def begin_wait(
         self, decoding: Sequence[int], num_others: int, *, may_wait: bool
     ) -> Wait | None:
-        """Until when to hold the step back, for which proposals; None if it does not pay."""
+        """Until when to hold the step back, for which proposals; None if it does not pay.
+
+        Nothing is waited for in a plain turn, which this decides too.
+        """
         self._note_losses()
+        self._num_awaited, self._waited_s = 0, 0.0
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
+        self._is_plain_turn = self._planner.take_plain_turn(len(sessions) + num_others)
+        if self._is_plain_turn:
+            return None
         for session in sessions:
             self._counters.count_lookup(session)
-        self._is_plain_turn = self._planner.take_plain_turn(len(sessions) + num_others)
         wait = None
-        if may_wait and not self._is_plain_turn and (missing := self._waiting.missing(sessions)):
+        if may_wait and (missing := self._waiting.missing(sessions)):
             stop_gaps = {
                 session.session_id: proposal
                 for session in missing
@@ -130,8 +136,8 @@ class Speculation:
             wait = self._waiting.begin(
                 sessions, missing, stop_gaps, known, num_others, self._max_wait_s()
             )
-        self._num_awaited = len(wait.awaited) if wait is not None else 0
-        self._waited_s = 0.0
+        if wait is not None:
+            self._num_awaited = len(wait.awaited)
         return wait
 
     def end_wait(self, wait: Wait) -> None:
@@ -142,11 +148,11 @@ class Speculation:
     def choose(self, decoding: Sequence[int], num_others: int) -> dict[int, Proposal]:
         """The proposals that the coming step verifies, of those that are here."""
         self._note_losses()
+        if self._is_plain_turn:
+            return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         self._note_due(sessions)
         taken = [(session, self._take(session)) for session in sessions]
-        if self._is_plain_turn:
-            taken = []  # by now it is known who has answered
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))

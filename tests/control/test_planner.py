@@ -358,3 +358,25 @@ def test_a_step_with_prefill_is_no_plain_turn() -> None:
 
 def test_a_rule_that_weighs_no_costs_takes_no_plain_turns() -> None:
     assert plain_turns(Planner(FixedRule(depth=2)), 600) == 0
+
+
+def test_plain_turns_come_also_where_drafts_rest_as_often() -> None:
+    """What is seen in a rest is not learnt as a step's time, and stands for no turn."""
+    planner = Planner()
+    offers = [Offer(request_acceptance(), "model", 2) for _ in range(4)]
+    num_turns = num_rests = 0
+    for _ in range(1500):
+        is_drafting = any(planner.wanted_depths(offers, 0, 0.0, is_beside=True))
+        is_plain = planner.take_plain_turn(4)
+        num_tokens = 12 if is_drafting and not is_plain else 4
+        planner.observe_step(
+            load(num_tokens)._replace(num_requests=4), 0.05, is_drafting=is_drafting
+        )
+        num_turns += is_plain and is_drafting
+        num_rests += not is_drafting
+        if num_tokens == 12:
+            for offer in offers:
+                planner.observe_verification(offer, 2)
+
+    assert num_rests > 20
+    assert num_turns > 8
