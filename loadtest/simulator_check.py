@@ -4,10 +4,10 @@
     python -m loadtest.simulator_check --steps build/steps.json --json loadtest/results/...
 
 The same requests are answered by the service, a fixed number at a time, and by the simulator. It
-knows of the service: how long steps take (what the step-time model makes of steps that were
-recorded on this machine, scaled so that plain steps of 1 and 8 requests take the median time
-between the chunks of this run's own answers at depth 0), and, by replaying the deployment's draft
-over the answers, how far proposals agree. The speculation of both is the same code.
+knows of the service: how long steps take (those that were recorded on this machine, and where
+there are none what the step-time model makes of the others, all scaled by one factor so that a
+lone request at depth 0 gets its tokens as fast as in this run), and, by replaying the deployment's
+draft over the answers, how far proposals agree. The speculation of both is the same code.
 """
 
 import argparse
@@ -18,9 +18,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import httpx
@@ -29,7 +28,7 @@ import yaml
 
 from loadtest.lookup_acceptance import Answer
 from loadtest.record_agreement import replay
-from loadtest.step_time_error import read_recorded
+from loadtest.step_time_error import Step, read_recorded
 from specray.cli.bench.client import Endpoint, Request
 from specray.cli.bench.plan import System
 from specray.cli.bench.report import collect_meta
@@ -56,7 +55,8 @@ PIECES = (32, 128)  # tokens of prefills, between which the cost of one is taken
 Table = tuple[tuple[float, ...], ...]  # seconds of a step, by BATCHES and TOKENS of each request
 SYSTEMS: tuple[System, ...] = ("off", "specray")
 NUM_REQUESTS = {1: 4, 4: 12, 8: 16}  # by how many are in flight
-CALIBRATED_AT = (1, 8)
+CALIBRATED_AT = 1
+NEAR, FEWEST = 0.2, 5  # a cell of the table is of so many steps, whose tokens are so near
 KV_BLOCK = 128  # tokens; vLLM's on a CPU: whole blocks of a prompt are found in its prefix cache
 LOOK_UP_S, ONE_WAY_S = 500e-6, 1e-3  # README: what drafting and the relay take on two busy cores
 
@@ -76,7 +76,7 @@ class Measured:
     num_at_once: int
     system: System
     tokens_per_s: float
-    step_s: float  # median time between chunks of an answer
+    tpot_s: float  # median over the answers; single chunks gather for 50 ms in Ray Serve LLM
 
 
 def main() -> None:
@@ -89,7 +89,8 @@ def main() -> None:
     parser.add_argument("--max-depth", type=int, default=5, help="the service's")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    model = learnt_model(args.steps)
+    recorded = read_recorded(args.steps)["steps"]
+    steps = [(StepLoad(*load), seconds) for *load, seconds, _ in recorded if load[1] > 0]
     draft = read_draft(Path(args.config))
     meta = collect_meta([])
     meta["command"] = " ".join(["python -m loadtest.simulator_check", *sys.argv[1:]])
@@ -101,7 +102,7 @@ def main() -> None:
         suppress(KeyboardInterrupt),  # whole rounds are reported
     ):
         asyncio.run(measure(url, args.rounds, args.tokens, known, rounds))
-    report(args.json, meta, known, rounds, args.max_depth, model, draft)
+    report(args.json, meta, known, rounds, args.max_depth, steps, draft)
 
 
 def report(
@@ -110,15 +111,16 @@ def report(
     known: Sequence[Known],
     rounds: Sequence[Sequence[Measured]],
     max_depth: int,
-    model: StepTimeModel,
+    steps: Sequence[Step],
     draft: DraftConfig,
 ) -> None:
+    model = learn(steps)
     context = round(
         sum(len(one.answer.prompt) + len(one.answer.answer) / 2 for one in known) / len(known)
     )
-    table = table_of(model, context)
-    factors = calibrate(rounds, table)
-    law = MeasuredSteps(BATCHES, TOKENS, table, tuple(factors), prefill_token_s(model) * factors[0])
+    table = table_of(steps, model, context)
+    factor = calibrate(rounds, table)
+    law = MeasuredSteps(BATCHES, TOKENS, table, (factor,), factor * prefill_token_s(model))
     agreements = [agreement_of(one, make_proposer(draft)) for one in known]
     texts = list(zip(known, agreements, strict=True))
     policies = {
@@ -140,7 +142,7 @@ def report(
         result = {
             "meta": meta,
             "table": table,
-            "factors": factors,
+            "factor": factor,
             "rows": rows,
             "rounds": [[asdict(cell) for cell in cells] for cells in rounds],
         }
@@ -201,7 +203,7 @@ async def measure_cell(
 ) -> Measured:
     max_depth = 0 if system == "off" else None
     clock = asyncio.get_running_loop().time
-    gaps: list[float] = []
+    tpots_s: list[float] = []
     num_tokens = 0
 
     def requests() -> Iterator[Request]:
@@ -216,7 +218,7 @@ async def measure_cell(
             await endpoint.complete(
                 request, lambda n, t=times, c=counts: (t.append(clock()), c.append(n))
             )
-            gaps.extend(later - earlier for earlier, later in pairwise(times))
+            tpots_s.append((times[-1] - times[0]) / sum(counts[1:]))
             num_tokens += sum(counts)
 
     queue = requests()
@@ -224,7 +226,7 @@ async def measure_cell(
     async with asyncio.TaskGroup() as group:
         for _ in range(num_at_once):
             group.create_task(work(queue))
-    return Measured(num_at_once, system, num_tokens / (clock() - began), median(gaps))
+    return Measured(num_at_once, system, num_tokens / (clock() - began), median(tpots_s))
 
 
 def read_draft(path: Path) -> DraftConfig:
@@ -232,19 +234,42 @@ def read_draft(path: Path) -> DraftConfig:
     return DraftConfig.model_validate(application["args"].get("draft") or {})
 
 
-def learnt_model(path: Path) -> StepTimeModel:
+def learn(steps: Sequence[Step]) -> StepTimeModel:
     """What a model of step times learns from recorded steps."""
     model = StepTimeModel()
-    for *load, seconds, _ in read_recorded(path)["steps"]:
-        model.observe(StepLoad(*load), seconds)
+    for load, seconds in steps:
+        model.observe(load, seconds)
     return model
 
 
-def table_of(model: StepTimeModel, context: int) -> Table:
-    """Greedy steps of requests with so many tokens."""
+def table_of(steps: Sequence[Step], model: StepTimeModel, context: int) -> Table:
+    """Greedy steps of requests with so many tokens.
+
+    The model's are corrected by what recorded steps about as large took against it: a CPU's
+    kernels are slower at some numbers of rows than at more of them, which it can't follow.
+    """
     return tuple(
-        tuple(model.step_s(StepLoad(size, size * each, size * context)) for each in TOKENS)
+        tuple(
+            model.step_s(StepLoad(size, size * each, size * context))
+            * off_by(steps, model, size, size * each)
+            for each in TOKENS
+        )
         for size in BATCHES
+    )
+
+
+def off_by(steps: Sequence[Step], model: StepTimeModel, size: int, num_tokens: int) -> float:
+    found = [
+        seconds / model.step_s(load)
+        for load, seconds in steps
+        if load.num_requests == size
+        and load.num_prefill_tokens == 0
+        and abs(load.num_tokens - num_tokens) <= NEAR * (num_tokens - size)
+    ]
+    return (
+        mean(sorted(found)[len(found) // 20 : len(found) - len(found) // 20])
+        if len(found) >= FEWEST
+        else 1.0
     )
 
 
@@ -253,13 +278,10 @@ def prefill_token_s(model: StepTimeModel) -> float:
     return (many - few) / (PIECES[1] - PIECES[0])
 
 
-def calibrate(rounds: Sequence[Sequence[Measured]], table: Table) -> list[float]:
-    """This machine's plain steps over the table's, by the table's rows."""
-    factors = []
-    for at in CALIBRATED_AT:
-        here_s = median(c.step_s for cells in rounds for c in cells if is_cell(c, at, "off"))
-        factors.append(here_s / table[BATCHES.index(at)][0])
-    return [round(float(f), 4) for f in np.interp(BATCHES, CALIBRATED_AT, factors)]
+def calibrate(rounds: Sequence[Sequence[Measured]], table: Table) -> float:
+    """This run's plain steps over the recorded ones."""
+    cells = [c for cells in rounds for c in cells if is_cell(c, CALIBRATED_AT, "off")]
+    return median(c.tpot_s for c in cells) / table[BATCHES.index(CALIBRATED_AT)][0]
 
 
 def is_cell(cell: Measured, num_at_once: int, system: System) -> bool:
@@ -294,7 +316,7 @@ def compare(
         "measured": round(measured, 2),
         "simulated": round(simulated_speed, 2),
         "error": round(simulated_speed / measured - 1, 4),
-        "is_calibrated": system == "off" and num_at_once in CALIBRATED_AT,
+        "is_calibrated": system == "off" and num_at_once == CALIBRATED_AT,
         "simulated_depth": round(figures.mean_depth, 3),
         "simulated_acceptance": round(figures.acceptance_rate, 3),
     }
