@@ -44,6 +44,7 @@ THIS = "loadtest.record_steps"
 JOURNAL = "journal"
 JOURNAL_PATH = "SPECRAY_STEP_JOURNAL"  # to the engine core of this process's engine
 SIZES = (1, 4, 2, 8, 1, 16, 3, 12, 6)  # requests at once, one after the other
+TEMPERATURES = (0.0, 0.8)  # of the requests, in turn
 DEPTHS = (None, 0, 2, None, 1, 5)  # caps of the requests, in turn
 PLAIN = (0,)
 
@@ -98,16 +99,18 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--seconds", type=float, default=16.0, help="for each number at once")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--greedy", action="store_true", help="no request samples")
     parser.add_argument("--engine-only", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     command = " ".join([f"python -m {THIS}", *sys.argv[1:]])
     journal = args.out.absolute().with_suffix(".journal")  # left behind when something breaks
     journal.unlink(missing_ok=True)
+    temperatures = TEMPERATURES[:1] if args.greedy else TEMPERATURES
     if args.engine_only:
-        load_engine(journal, SIZES * args.rounds, args.seconds)
+        load_engine(journal, SIZES * args.rounds, args.seconds, temperatures)
     else:
-        load_service(args, journal)
+        load_service(args, journal, temperatures)
     steps = [json.loads(line) for line in journal.read_text().splitlines()]
     result = {"meta": collect_meta([]) | {"command": command}, "columns": COLUMNS}
     rows = ",\n".join(json.dumps(step) for step in steps)
@@ -116,16 +119,18 @@ def main() -> None:
     print(f"{len(steps)} steps in {args.out}")
 
 
-def load_service(args: argparse.Namespace, journal: Path) -> None:
+def load_service(args: argparse.Namespace, journal: Path, temperatures: tuple[float, ...]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "recorded.yaml"
         config.write_text(recorded(args.config, args.port, journal))
         serve_it = [sys.executable, "-m", THIS, SERVE, str(config)]
         with run_service(str(config), serve_it) as url:
-            asyncio.run(load(url, SIZES * args.rounds, args.seconds))
+            asyncio.run(load(url, SIZES * args.rounds, args.seconds, temperatures))
 
 
-def load_engine(journal: Path, sizes: tuple[int, ...], seconds: float) -> None:
+def load_engine(
+    journal: Path, sizes: tuple[int, ...], seconds: float, temperatures: tuple[float, ...]
+) -> None:
     """Keep so many requests running for so long, each number in turn."""
     model = resolve("bundled:smollm2-135m-instruct")
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -144,7 +149,12 @@ def load_engine(journal: Path, sizes: tuple[int, ...], seconds: float) -> None:
                 caps = itertools.cycle(depths)
                 ends = time.monotonic() + seconds / 2
                 while time.monotonic() < ends:
-                    engine.run([make_job(prompts, next(turns), next(caps)) for _ in range(size)])
+                    engine.run(
+                        [
+                            make_job(prompts, next(turns), next(caps), temperatures)
+                            for _ in range(size)
+                        ]
+                    )
 
 
 @contextmanager
@@ -158,9 +168,13 @@ def recording_engine(model: str, journal: Path, extra: dict[str, Any]) -> Iterat
             yield engine
 
 
-def make_job(prompts: list[list[int]], turn: int, cap: int | None) -> Job:
+def make_job(
+    prompts: list[list[int]], turn: int, cap: int | None, temperatures: tuple[float, ...]
+) -> Job:
+    temperature = temperatures[turn % len(temperatures)]
+    max_tokens = 24 + 8 * (turn % 5)
     params = SamplingParams(
-        temperature=(0.0, 0.8)[turn % 2], max_tokens=24 + 8 * (turn % 5), ignore_eos=True, seed=turn
+        temperature=temperature, max_tokens=max_tokens, ignore_eos=True, seed=turn
     )
     prompt = tuple(prompts[7 * turn % len(prompts)])
     return Job(prompt, speculating(params, cap), start=4 * (turn % 8))
@@ -176,7 +190,9 @@ def recorded(file: Path, port: int, journal: Path) -> str:
     return yaml.safe_dump(config)
 
 
-async def load(url: str, sizes: tuple[int, ...], seconds: float) -> None:
+async def load(
+    url: str, sizes: tuple[int, ...], seconds: float, temperatures: tuple[float, ...]
+) -> None:
     endpoint = CappedEndpoint(url)
     await endpoint.start()
     prompts = [prompt for workload in WORKLOADS for prompt in load_prompts(workload)]
@@ -186,17 +202,21 @@ async def load(url: str, sizes: tuple[int, ...], seconds: float) -> None:
         endpoint.follow(caps)
         async with asyncio.TaskGroup() as workers:
             for _ in range(size):
-                workers.create_task(work(endpoint, prompts, turns, seconds / 2))
+                workers.create_task(work(endpoint, prompts, turns, seconds / 2, temperatures))
     await endpoint.close()
 
 
 async def work(
-    endpoint: Endpoint, prompts: list[str], turns: "itertools.count[int]", seconds: float
+    endpoint: Endpoint,
+    prompts: list[str],
+    turns: "itertools.count[int]",
+    seconds: float,
+    temperatures: tuple[float, ...],
 ) -> None:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         turn = next(turns)
-        temperature, max_tokens = (0.0, 0.8)[turn % 2], 24 + 8 * (turn % 5)
+        temperature, max_tokens = temperatures[turn % len(temperatures)], 24 + 8 * (turn % 5)
         request = Request(prompts[7 * turn % len(prompts)], temperature, max_tokens, seed=turn)
         await endpoint.complete(request, lambda _: None)
 

@@ -1,6 +1,6 @@
 """The simulator against the service: throughput at 1, 4 and 8 requests at once, off and on.
 
-    python -m loadtest.record_steps --out build/steps.json
+    python -m loadtest.record_steps --greedy --out build/steps.json
     python -m loadtest.simulator_check --steps build/steps.json --json loadtest/results/...
 
 The same requests are answered by the service, a fixed number at a time, and by the simulator. It
