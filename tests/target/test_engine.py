@@ -127,7 +127,7 @@ def test_copies_from_the_requests_own_text(
         assert_same(tiny, told, plain, engine.answers(capped(told)))
     configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS, has_stop_gap=False))
     after = engine.stats().sources["stop_gap"]
-    assert after.num_proposed - before.num_proposed > 50
+    assert after.num_proposed - before.num_proposed > 20  # fewer where they do not pay
     assert after.num_accepted > before.num_accepted
 
 
