@@ -30,6 +30,7 @@ class Batch:
     wait_s: float = 0.0  # lost before it begins, waiting for the chains' proposals
     sunk_s: float = 0.0  # of its time: prefill, which has to be paid whatever is verified beside it
     arrivals_per_s: float = 0.0  # requests, lately
+    prudence: float = 1.0  # times their time that draft tokens have to be worth
 
     @property
     def num_requests(self) -> int:
@@ -63,6 +64,11 @@ def even_chains(rates: Sequence[float], max_depths: Sequence[int]) -> Chains:
 def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     """Choose the depths that maximise expected commits per second.
 
+    What draft tokens add to the step's time counts as often as the batch's prudence says. Near the
+    optimum tokens bring hardly more than they cost, so that it is no loss to leave out those that
+    fail by a little; taken on a prediction that is a little too low, they make the step slower than
+    one without drafts.
+
     Seconds of prefill don't count. They make a step long for what it commits, so that by them
     almost any draft token would seem worth its time; but what it saves is a part of steps to come.
 
@@ -83,7 +89,8 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     order = order[: np.searchsorted(-gains, 0.0)]  # what is never accepted is not taken for free
     expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(gains[: len(order)])))
     num_drafts = np.arange(len(order) + 1, dtype=np.float64)
-    step_s = step_time.predict(batch.load, num_drafts) + (batch.wait_s - batch.sunk_s)
+    step_s = step_time.predict(batch.load, num_drafts)
+    step_s += (batch.prudence - 1) * (step_s - step_s[0]) + (batch.wait_s - batch.sunk_s)
     if not step_s[0] > 0:
         return DepthPlan((0,) * len(chains.max_depths), float(expected[0]), float(step_s[0]))
     goodput = expected / step_s

@@ -1,7 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -88,6 +88,18 @@ def test_no_other_depths_have_a_higher_goodput(
 
     assert plan.goodput == pytest.approx(best_goodput(chains, batch, law))
     assert all(0 <= d <= most for d, most in zip(plan.depths, chains.max_depths, strict=True))
+
+
+@given(chance_chains, st.floats(1e-3, 1.0), st.floats(0.0, 0.5), st.floats(1.0, 2.0))
+def test_prudence_counts_the_time_of_drafts_for_more(
+    tokens: list[list[float]], base: float, cost: float, prudence: float
+) -> None:
+    chains, batch = chains_of(tokens), batch_of(len(tokens))
+    sure = batch.load.num_tokens
+    dearer = Law(lambda n: base + cost * n + (prudence - 1) * cost * (n - sure))
+    plan = plan_depths(chains, replace(batch, prudence=prudence), linear(base, cost))
+
+    assert plan.goodput == pytest.approx(best_goodput(chains, batch, dearer))
 
 
 @given(chance_chains, st.integers(0, 12))

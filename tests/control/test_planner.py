@@ -314,6 +314,22 @@ def test_what_draft_tokens_take_between_steps_counts(overhead_s: float) -> None:
     assert num_speculative < 40 if overhead_s else num_speculative == 400
 
 
+@pytest.mark.parametrize(("base_s", "is_taken"), [(0.005, False), (0.060, True)])
+def test_what_would_hardly_pay_is_not_verified(base_s: float, is_taken: bool) -> None:
+    """By a twentieth more than what it costs, or by far more."""
+    planner = Planner()
+    for size in (8, 16) * 200:
+        planner.observe_step(load(size), base_s + 0.01 * size)
+    acceptance = request_acceptance()
+    offers = [Offer(acceptance, "model", 1)] * 8
+    for _ in range(50):
+        planner.observe_verification(offers[0], 1)
+    planner.plan(offers, 0)
+
+    assert any(planner.plan(offers, 0).depths) == is_taken
+    assert any(planner.wanted_depths(offers, 0, 0.0))  # asked for, as it may be worth it by then
+
+
 @pytest.mark.parametrize("num_prefill_tokens", [0, 100])
 def test_a_prefill_beside_it_makes_no_draft_token_worth_its_time(num_prefill_tokens: int) -> None:
     """Each token takes as long as any other, so that no draft token saves anything."""

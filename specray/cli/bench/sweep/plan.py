@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 _SEED = 20_260_000
+_SHORTEST, _LONGEST = 0.25, 1.75  # answers, in means
 SYSTEMS = ("off", "depth 1", "depth 3", "depth 5", "depth 8", "table", "specray")
 FIXED = tuple(name for name in SYSTEMS if name.startswith("depth "))
 MAX_DEPTH = 8  # of the service, so that every fixed depth fits
@@ -33,6 +34,17 @@ class Load:
         gaps *= self.num_requests / self.qps / gaps.sum()
         return [float(time_s) for time_s in np.cumsum(gaps) - gaps[0]]
 
+    def lengths(self, round_index: int, mean_tokens: int) -> list[int]:
+        """How long the answers are, evenly spread around the mean: the same for every system.
+
+        Answers of one length that begin together would end together in the system without
+        speculation and nowhere else, which no service sees: a batch that has emptied bit by bit
+        commits fewer tokens a second.
+        """
+        spread = np.linspace(_SHORTEST, _LONGEST, self.num_requests)
+        rng = np.random.default_rng([_SEED, round_index, self.num_requests])
+        return [round(mean_tokens * part) for part in rng.permutation(spread)]
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
@@ -40,7 +52,7 @@ class SweepPlan:
 
     loads: tuple[Load, ...]
     num_rounds: int
-    max_tokens: int  # per answer; the end of the text is ignored
+    mean_tokens: int  # of the answers; the end of the text is ignored
     settle_s: float = 2.5  # until a changed policy has reached the targets
     lag_s: float = 1.2  # until their counters are here, but for the last second's
     systems: tuple[str, ...] = SYSTEMS
@@ -58,12 +70,12 @@ def make_sweep(*, is_quick: bool) -> SweepPlan:
     """For a service that answers some 120 tokens a second: quick in 5 minutes, in full 100."""
     if is_quick:
         few = (_poisson(0.5, 4), _poisson(6.0, 24), _burst(12))
-        return SweepPlan(few, num_rounds=1, max_tokens=40)
+        return SweepPlan(few, num_rounds=1, mean_tokens=40)
     many = (
         *(_poisson(0.25, 8), _poisson(0.5, 12), _poisson(1.0, 24)),
         *(_poisson(2.0, 48), _poisson(4.0, 64), _poisson(8.0, 64), _burst(16)),
     )
-    return SweepPlan(many, num_rounds=4, max_tokens=64)
+    return SweepPlan(many, num_rounds=4, mean_tokens=64)
 
 
 def live_settings(system: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def draw(path: Path, meta: Mapping[str, str], plan: SweepPlan, cells: Sequence[C
     """Six panels: four over the load, and ours over time."""
     table = rows(plan, cells)
     title = (
-        f"Depth policies under rising load: answers of {plan.max_tokens} tokens, "
+        f"Depth policies under rising load: answers of {plan.mean_tokens} tokens on average, "
         f"{plan.num_rounds} round{'s' if plan.num_rounds > 1 else ''}\n"
         f"{meta['machine']}, commit {meta['commit']}, {meta['date'][:10]}"
     )

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Protocol
 
 import httpx
@@ -82,7 +82,7 @@ async def sweep(
         for index, load, system in plan.cells():
             service.become(system)  # blocks, while there is nothing else to do
             await asyncio.sleep(plan.settle_s)
-            requests = _requests(plan, load, system, prompts)
+            requests = _requests(plan, index, load, system, prompts)
             yield await _measure(endpoint, log, requests, index, load, system, plan)
     finally:
         follower.cancel()
@@ -132,12 +132,17 @@ async def _measure(
 
 
 def _requests(
-    plan: SweepPlan, load: Load, system: str, prompts: Mapping[str, Sequence[str]]
+    plan: SweepPlan,
+    round_index: int,
+    load: Load,
+    system: str,
+    prompts: Mapping[str, Sequence[str]],
 ) -> list[Request]:
     """The kinds of work in turn: the same requests for every system."""
     mixed = [prompt for group in zip(*prompts.values(), strict=False) for prompt in group]
     cap = 0 if system == "off" else None
+    lengths = load.lengths(round_index, plan.mean_tokens)
     return [
-        Request(prompt, 0.0, plan.max_tokens, seed, cap)
-        for seed, prompt in enumerate(islice(cycle(mixed), load.num_requests))
+        Request(prompt, 0.0, length, seed, cap)
+        for seed, (prompt, length) in enumerate(zip(cycle(mixed), lengths, strict=False))
     ]
