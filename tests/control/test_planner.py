@@ -319,7 +319,7 @@ def test_what_would_hardly_pay_is_not_verified(base_s: float, is_taken: bool) ->
     """By a twentieth more than what it costs, or by far more."""
     planner = Planner()
     for size in (8, 16) * 200:
-        planner.observe_step(load(size), base_s + 0.01 * size)
+        planner.observe_step(StepLoad(8, size, 0), base_s + 0.01 * size)
     acceptance = request_acceptance()
     offers = [Offer(acceptance, "model", 1)] * 8
     for _ in range(50):
