@@ -1,13 +1,15 @@
 """How often a draft's outcomes hold the commit that comes, over the fan-out: without a clock.
 
-    python -m loadtest.outcome_hits --answers answers.json --json result.json
+    python -m loadtest.outcome_hits --answers build/answers.json --json build/outcome-hits.json
 
-A target's answers are replayed greedily (its own tokens) or at temperature 1 (its distributions,
-speculative sampling by `specray.sampling.reference`). After each proposal the draft drafts ahead
-for as long as its budget allows; then the verification's commit is looked up. The ceiling counts
-every commit whose added token is among the draft's `support` likeliest at its place, as it would be
-with an endless budget. `geometric` spends the same budget as Saguaro does (arXiv 2603.03251): the f
-likeliest added tokens at each place, f falling by a constant ratio with the number accepted.
+The target's greedy answers to the benchmark's prompts are those of `loadtest.lookup_acceptance`; if
+the file is not there, it is made first (minutes). They are replayed greedily (its own tokens) or at
+temperature 1 (its distributions, speculative sampling by `specray.sampling.reference`). After each
+proposal the draft drafts ahead for as long as its budget allows; then the verification's commit is
+looked up. The ceiling counts every commit whose added token is among the draft's `support`
+likeliest at its place, as it would be with an endless budget. `geometric` spends the same budget as
+Saguaro does (arXiv 2603.03251): the f likeliest added tokens at each place, f falling by a constant
+ratio with the number accepted.
 """
 
 import argparse
@@ -23,7 +25,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from loadtest.lookup_acceptance import Answer, write_answers
 from specray.cli.bench.report import collect_meta
+from specray.cli.bench.workloads import WORKLOADS
 from specray.config import ModelDraftConfig
 from specray.draft.language_model import LanguageModel
 from specray.draft.loading import load_language_model
@@ -34,6 +38,7 @@ from specray.sampling.reference import verify
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 SUPPORT = 32
+NO_CLOCK = float  # is 0.0 at all times: no pass is ever too late
 GREEDY = SamplingSettings()
 SAMPLED = SamplingSettings(1.0)
 
@@ -197,14 +202,14 @@ def _command(options: argparse.Namespace) -> list[str]:
     return ["python -m loadtest.outcome_hits", "--kinds", *options.kinds, *words]
 
 
-def pass_ms(draft: LanguageModel, answer: dict[str, Any], num_branches: int, depth: int) -> float:
+def pass_ms(draft: LanguageModel, answer: Answer, num_branches: int, depth: int) -> float:
     """The median time of a pass with so many branches, and now and then a session's last token."""
     config = ModelDraftConfig(model="draft", fan_out=num_branches, support=SUPPORT)
-    proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1))
-    text = list(answer["prompt"])
+    proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), NO_CLOCK)
+    text = list(answer.prompt)
     proposer.open(OpenSession(1, tuple(text), len(text), GREEDY, depth))
     durations = []
-    for token_id in answer["answer"][:60]:
+    for token_id in answer.answer[:60]:
         proposer.commit(Commit(1, len(text), (token_id,), depth, 0))
         text.append(token_id)
         proposer.propose([1])
@@ -219,8 +224,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draft", default="bundled:smollm2-135m-instruct-draft")
     parser.add_argument("--target", default="bundled:smollm2-135m-instruct")
-    parser.add_argument("--answers", type=Path, required=True, help="JSON: prompt, answer, kind")
-    parser.add_argument("--kinds", nargs="+", default=["chat"])
+    parser.add_argument("--answers", type=Path, required=True, help="the target's")
+    parser.add_argument("--kinds", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--num", type=int, default=12, help="answers of each kind")
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--depth", type=int, default=4)
@@ -232,7 +237,10 @@ def main() -> None:
     config = ModelDraftConfig(model=options.draft, fan_out=options.fan_out, support=SUPPORT)
     draft = load_language_model(resolve(config.model), config)
     model = AutoModelForCausalLM.from_pretrained(resolve(options.target), dtype=torch.float32)
-    answers = [a for a in json.loads(options.answers.read_text()) if a["mode"] == "greedy"]
+    if not options.answers.exists():
+        write_answers(options.answers, ["greedy"])
+    rows = [Answer(*row) for row in json.loads(options.answers.read_text())]
+    answers = [answer for answer in rows if answer.setting == "greedy"]
     result: dict[str, Any] = {
         "meta": collect_meta([]) | {"command": " ".join(_command(options))},
         "depth": options.depth,
@@ -241,13 +249,13 @@ def main() -> None:
     print("ms per pass, by branches", result["pass_ms"], flush=True)
     started_s = time.monotonic()
     for name, sampling in (("greedy", GREEDY), ("temperature 1", SAMPLED)):
-        proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1))
+        proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), NO_CLOCK)
         rng = np.random.default_rng(1)
         steps: list[Step] = []
         for kind in options.kinds:
-            for answer in [a for a in answers if a["kind"] == kind][: options.num]:
+            for answer in [a for a in answers if a.kind == kind][: options.num]:
                 target = None if sampling.is_greedy else Target(model)
-                steps += replay(proposer, answer["prompt"], answer["answer"], target, options, rng)
+                steps += replay(proposer, answer.prompt, answer.answer, target, options, rng)
         result[name] = curve(steps, sampling, options.budgets)
         print(name, json.dumps(result[name]), f"{time.monotonic() - started_s:.0f} s", flush=True)
     if options.json:

@@ -12,7 +12,7 @@ import numpy as np
 from specray.config import MAX_SUPPORT
 from specray.types import Proposal, TruncatedDistributions
 
-_MAX_OUTCOMES_PER_TOKEN = 12  # continuations held for each number of accepted tokens
+_MAX_OUTCOMES_PER_TOKEN = 16  # continuations held for each number of accepted tokens
 _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
