@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specray.config import MAX_FAN_OUT
 from specray.target.buffer import ProposalBuffer, Verdict
 from specray.types import Proposal, TruncatedDistributions
 
@@ -188,7 +189,7 @@ def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalB
     for last in range(1000):
         buffer.advance(1, 11, last)
         kept.append(buffer.peek(1) is not None)
-    assert sum(kept) <= 12 * (MAX_DEPTH + 1) + 1
+    assert MAX_FAN_OUT <= sum(kept) <= 16 * (MAX_DEPTH + 1) + 1
     assert all(kept[-4 * (MAX_DEPTH + 1) :])
 
 
