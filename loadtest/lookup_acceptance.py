@@ -179,14 +179,14 @@ def figures(draft: Draft, answers: Iterable[Answer]) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def write_answers(path: Path, settings: Iterable[str] = SETTINGS) -> None:
+def write_answers(path: Path) -> None:
     model_path = resolve(MODEL)
     tokenizer = AutoTokenizer.from_pretrained(model_path, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     prompts = [(kind, prompt) for kind in WORKLOADS for prompt in load_prompts(kind)]
     prompts.sort(key=lambda prompt: len(prompt[1]))  # less padding
     answers = []
-    for setting in settings:
+    for setting in SETTINGS:
         torch.manual_seed(0)
         for start in range(0, len(prompts), BATCH):
             answers += answer_batch(model, tokenizer, setting, prompts[start : start + BATCH])

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from loadtest.lookup_acceptance import Answer, write_answers
+from loadtest.lookup_acceptance import MODEL, Answer, write_answers
 from specray.cli.bench.report import collect_meta
 from specray.cli.bench.workloads import WORKLOADS
 from specray.config import ModelDraftConfig
@@ -38,9 +38,13 @@ from specray.sampling.reference import verify
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 SUPPORT = 32
-NO_CLOCK = float  # is 0.0 at all times: no pass is ever too late
 GREEDY = SamplingSettings()
 SAMPLED = SamplingSettings(1.0)
+
+
+def stopped_clock() -> float:
+    """No pass is ever too late."""
+    return 0.0
 
 
 class Step(NamedTuple):
@@ -205,7 +209,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 def pass_ms(draft: LanguageModel, answer: Answer, num_branches: int, depth: int) -> float:
     """The median time of a pass with so many branches, and now and then a session's last token."""
     config = ModelDraftConfig(model="draft", fan_out=num_branches, support=SUPPORT)
-    proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), NO_CLOCK)
+    proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), stopped_clock)
     text = list(answer.prompt)
     proposer.open(OpenSession(1, tuple(text), len(text), GREEDY, depth))
     durations = []
@@ -223,7 +227,6 @@ def pass_ms(draft: LanguageModel, answer: Answer, num_branches: int, depth: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draft", default="bundled:smollm2-135m-instruct-draft")
-    parser.add_argument("--target", default="bundled:smollm2-135m-instruct")
     parser.add_argument("--answers", type=Path, required=True, help="the target's")
     parser.add_argument("--kinds", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--num", type=int, default=12, help="answers of each kind")
@@ -236,20 +239,22 @@ def main() -> None:
     torch.set_num_threads(1)
     config = ModelDraftConfig(model=options.draft, fan_out=options.fan_out, support=SUPPORT)
     draft = load_language_model(resolve(config.model), config)
-    model = AutoModelForCausalLM.from_pretrained(resolve(options.target), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(resolve(MODEL), dtype=torch.float32)
     if not options.answers.exists():
-        write_answers(options.answers, ["greedy"])
+        write_answers(options.answers)
     rows = [Answer(*row) for row in json.loads(options.answers.read_text())]
     answers = [answer for answer in rows if answer.setting == "greedy"]
     result: dict[str, Any] = {
         "meta": collect_meta([]) | {"command": " ".join(_command(options))},
         "depth": options.depth,
     }
-    result["pass_ms"] = {n: pass_ms(draft, answers[0], n, options.depth) for n in (1, 4, 8, 16)}
+    result["pass_ms"] = {
+        n: pass_ms(draft, answers[0], n, options.depth) for n in (1, 4, 8, 16, 32, 64)
+    }
     print("ms per pass, by branches", result["pass_ms"], flush=True)
     started_s = time.monotonic()
     for name, sampling in (("greedy", GREEDY), ("temperature 1", SAMPLED)):
-        proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), NO_CLOCK)
+        proposer = ModelProposer(draft, config, torch.Generator().manual_seed(1), stopped_clock)
         rng = np.random.default_rng(1)
         steps: list[Step] = []
         for kind in options.kinds:

@@ -80,7 +80,7 @@ def next_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
 
 
 def held_out_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
-    held_out = some_of(steps)
+    held_out = held_out_of(steps)
     errors = []
     for i, (load, seconds) in enumerate(steps):
         if i in held_out:
@@ -91,12 +91,12 @@ def held_out_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
 
 
 def at_the_end_errors(model: StepTimeModel, steps: Sequence[Step]) -> Errors:
-    held_out = some_of(steps)
+    held_out = held_out_of(steps)
     learn(model, [step for i, step in enumerate(steps) if i not in held_out])
     return [(steps[i][0], error(model, *steps[i])) for i in sorted(held_out)]
 
 
-def some_of(steps: Sequence[Step]) -> set[int]:
+def held_out_of(steps: Sequence[Step]) -> set[int]:
     return set(random.Random(0).sample(range(len(steps)), round(0.3 * len(steps))))
 
 

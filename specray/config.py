@@ -20,7 +20,7 @@ from specray.types import DataPath, DepthRule, GoodputRule, SpeculationPolicy
 
 MAX_DEPTH = 64  # far beyond what pays; vLLM's rejection sampler takes 128
 MAX_SUPPORT = 256  # of a shipped distribution; the mass beyond is next to nothing
-MAX_FAN_OUT = 64  # branches of one session
+MAX_FAN_OUT = 64  # branches a session, on average over all
 MAX_WAIT_MS = 10_000.0  # a step held back for longer is an outage
 FILE_PREFIX = "file:"  # of `observability.traces`
 
@@ -98,11 +98,11 @@ class ModelDraftConfig(_Settings):
         32, le=MAX_SUPPORT, description="Most tokens a shipped draft distribution keeps."
     )
     fan_out: NonNegativeInt = Field(
-        MAX_FAN_OUT,
+        8,
         le=MAX_FAN_OUT,
-        description="Draft ahead: the most outcomes of a running verification that are continued "
-        "before it ends, per session; the likeliest of all sessions, as many as there is time for. "
-        "0 drafts only after commits.",
+        description="Draft ahead: outcomes of a running verification that are continued before it "
+        "ends, per session on average; the likeliest of all sessions, as many as there is time "
+        "for. Each holds KV memory of `max_tokens`. 0 drafts only after commits.",
     )
     max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
     max_tokens: PositiveInt = Field(

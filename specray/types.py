@@ -146,7 +146,7 @@ def _check(is_sound: bool, fault: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GoodputRule:
-    """Depths by expected commits per predicted second; ours."""
+    """Depths by expected commits per predicted second, drafts' time counted a little more; ours."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - where it comes from a file
 

@@ -30,7 +30,7 @@ class Batch:
     wait_s: float = 0.0  # lost before it begins, waiting for the chains' proposals
     sunk_s: float = 0.0  # of its time: prefill, which has to be paid whatever is verified beside it
     arrivals_per_s: float = 0.0  # requests, lately
-    prudence: float = 1.0  # times their time that draft tokens have to be worth
+    prudence: float = 1.0  # how often the time that draft tokens add counts
 
     @property
     def num_requests(self) -> int:
@@ -64,10 +64,10 @@ def even_chains(rates: Sequence[float], max_depths: Sequence[int]) -> Chains:
 def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     """Choose the depths that maximise expected commits per second.
 
-    What draft tokens add to the step's time counts as often as the batch's prudence says. Near the
-    optimum tokens bring hardly more than they cost, so that it is no loss to leave out those that
-    fail by a little; taken on a prediction that is a little too low, they make the step slower than
-    one without drafts.
+    What draft tokens add to the step's time counts as often as the batch's prudence says, for the
+    choice alone. Near the optimum tokens bring hardly more than they cost, so that it is no loss to
+    leave out those that fail by a little; taken on a prediction that is a little too low, they make
+    the step slower than one without drafts.
 
     Seconds of prefill don't count. They make a step long for what it commits, so that by them
     almost any draft token would seem worth its time; but what it saves is a part of steps to come.
@@ -76,7 +76,8 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     commits over predicted seconds. Survival falls along a chain, so no token comes before its
     predecessor, and no other choice of as many tokens commits more. Commits are then a concave
     function of the number taken and seconds a convex one (`StepTime`), so their ratio has one peak,
-    and where it stops rising is the optimum over all depths (tests compare brute force).
+    and where it stops rising is the optimum over all depths (tests compare brute force); with more
+    prudence, that of steps whose draft tokens take so much longer.
 
     To stop there, instead of looking for a peak further on, is what keeps sampled output exact
     whatever the step time does: whether a token is verified depends on survivals of tokens before
@@ -89,18 +90,18 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     order = order[: np.searchsorted(-gains, 0.0)]  # what is never accepted is not taken for free
     expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(gains[: len(order)])))
     num_drafts = np.arange(len(order) + 1, dtype=np.float64)
-    step_s = step_time.predict(batch.load, num_drafts)
-    step_s += (batch.prudence - 1) * (step_s - step_s[0]) + (batch.wait_s - batch.sunk_s)
+    seconds = step_time.predict(batch.load, num_drafts)
+    step_s = seconds + (batch.wait_s - batch.sunk_s)
     if not step_s[0] > 0:
         return DepthPlan((0,) * len(chains.max_depths), float(expected[0]), float(step_s[0]))
-    goodput = expected / step_s
+    goodput = expected / (step_s + (batch.prudence - 1) * (seconds - seconds[0]))
     rises = goodput[1:] > goodput[:-1]
     num_taken = len(rises) if rises.all() else int(np.argmin(rises))
     rows = order[:num_taken] // max(1, chains.survivals.shape[1])
     depths = np.bincount(rows, minlength=len(chains.max_depths))
-    committed, seconds = float(expected[num_taken]), float(step_s[num_taken])
-    saved_s = committed * float(step_s[0]) / batch.num_sure - seconds if batch.num_sure else 0.0
-    return DepthPlan(tuple(depths.tolist()), committed, seconds, saved_s)
+    committed, taken_s = float(expected[num_taken]), float(step_s[num_taken])
+    saved_s = committed * float(step_s[0]) / batch.num_sure - taken_s if batch.num_sure else 0.0
+    return DepthPlan(tuple(depths.tolist()), committed, taken_s, saved_s)
 
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:

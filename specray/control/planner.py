@@ -28,7 +28,7 @@ _OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tri
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
-_PRUDENCE = 1.15  # when tokens are verified; what is asked for ahead is weighed again by then
+_PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
 _LEAST_GAIN = 1.02  # over plain decoding that is expected before speculation is taken up again
 
 
@@ -149,7 +149,7 @@ class Planner:
             num_plain: Further requests that decode in the step.
             wait_s: Time lost before it begins, waiting for these offers' proposals.
         """
-        batch = replace(self._batch(len(offers) + num_plain, wait_s), prudence=_PRUDENCE)
+        batch = self._batch(len(offers) + num_plain, wait_s)
         if self._surroundings.num_prefill_tokens > 0:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
         return self._plan(offers, batch)
@@ -285,8 +285,11 @@ class Planner:
             around.num_sampled,
             around.num_prefill_tokens,
         )
-        rate = self._arrivals.per_s
-        return Batch(load, num_decoding, around.max_drafts, wait_s, arrivals_per_s=rate)
+        return Batch(
+            *(load, num_decoding, around.max_drafts, wait_s),
+            arrivals_per_s=self._arrivals.per_s,
+            prudence=_PRUDENCE,
+        )
 
     def _prefill_s(self, batch: Batch) -> float:
         """How much longer the step takes for its prefills."""

@@ -37,7 +37,7 @@ class DepthPolicy(Protocol):
 
 
 class Goodput:
-    """Expected commits per predicted second, token by token."""
+    """Expected commits per predicted second, token by token, with the batch's prudence."""
 
     weighs_costs = True
 

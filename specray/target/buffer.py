@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specray.config import MAX_SUPPORT
+from specray.config import MAX_FAN_OUT, MAX_SUPPORT
 from specray.types import Proposal, TruncatedDistributions
 
-_MAX_OUTCOMES_PER_TOKEN = 16  # continuations held for each number of accepted tokens
+_LOOKED_UP_PER_TOKEN = 5  # continuations held for each number of accepted tokens, beside a model's
 _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
@@ -91,7 +91,7 @@ class ProposalBuffer:
     ) -> None:
         self.vocab_size = vocab_size
         self.max_depth = max_depth  # tokens of a proposal that the engine has room for
-        self._max_per_session = _MAX_OUTCOMES_PER_TOKEN * (max_depth + 1) + 1
+        self._max_per_session = MAX_FAN_OUT + _LOOKED_UP_PER_TOKEN * (max_depth + 1)
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
         self._changed = threading.Condition()

@@ -90,16 +90,27 @@ def test_no_other_depths_have_a_higher_goodput(
     assert all(0 <= d <= most for d, most in zip(plan.depths, chains.max_depths, strict=True))
 
 
-@given(chance_chains, st.floats(1e-3, 1.0), st.floats(0.0, 0.5), st.floats(1.0, 2.0))
-def test_prudence_counts_the_time_of_drafts_for_more(
-    tokens: list[list[float]], base: float, cost: float, prudence: float
+@given(
+    *(chance_chains, st.floats(1e-3, 1.0), st.floats(0.0, 0.5)),
+    *(st.floats(1.0, 2.0), st.floats(0, 1), st.integers(0, 40)),
+)
+def test_prudence_chooses_as_if_draft_tokens_took_longer(
+    tokens: list[list[float]],
+    base: float,
+    cost: float,
+    prudence: float,
+    wait_s: float,
+    prefill: int,
 ) -> None:
-    chains, batch = chains_of(tokens), batch_of(len(tokens))
+    chains, batch = chains_of(tokens), batch_of(len(tokens), 1, wait_s, prefill)
     sure = batch.load.num_tokens
+    law = linear(base, cost)
     dearer = Law(lambda n: base + cost * n + (prudence - 1) * cost * (n - sure))
-    plan = plan_depths(chains, replace(batch, prudence=prudence), linear(base, cost))
+    plan = plan_depths(chains, replace(batch, prudence=prudence), law)
 
-    assert plan.goodput == pytest.approx(best_goodput(chains, batch, dearer))
+    best = best_goodput(chains, batch, dearer)
+    assert goodput(chains, plan.depths, batch, dearer) == pytest.approx(best)
+    assert plan.goodput == pytest.approx(goodput(chains, plan.depths, batch, law))
 
 
 @given(chance_chains, st.integers(0, 12))

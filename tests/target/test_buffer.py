@@ -189,7 +189,7 @@ def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalB
     for last in range(1000):
         buffer.advance(1, 11, last)
         kept.append(buffer.peek(1) is not None)
-    assert MAX_FAN_OUT <= sum(kept) <= 16 * (MAX_DEPTH + 1) + 1
+    assert MAX_FAN_OUT <= sum(kept) <= MAX_FAN_OUT + 5 * (MAX_DEPTH + 1)
     assert all(kept[-4 * (MAX_DEPTH + 1) :])
 
 

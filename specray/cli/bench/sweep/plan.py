@@ -37,12 +37,11 @@ class Load:
     def lengths(self, round_index: int, mean_tokens: int) -> list[int]:
         """How long the answers are, evenly spread around the mean: the same for every system.
 
-        Answers of one length that begin together would end together in the system without
-        speculation and nowhere else, which no service sees: a batch that has emptied bit by bit
-        commits fewer tokens a second.
+        Were they of one length, those that begin together would end together without speculation,
+        which keeps its batch full to the end as no real load does, and one by one with it.
         """
         spread = np.linspace(_SHORTEST, _LONGEST, self.num_requests)
-        rng = np.random.default_rng([_SEED, round_index, self.num_requests])
+        rng = np.random.default_rng([_SEED, round_index, round(1000 * self.qps)])
         return [round(mean_tokens * part) for part in rng.permutation(spread)]
 
 
