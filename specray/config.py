@@ -119,7 +119,10 @@ class NgramDraftConfig(_Settings):
         "files are not read."
     )
     fan_out: NonNegativeInt = Field(
-        8, le=48, description="As `draft.model.fan_out`; an outcome takes some 0.2 ms."
+        8,
+        le=48,
+        description="Draft ahead: the likeliest outcomes that are continued, behind each proposal; "
+        "one takes some 0.2 ms.",
     )
 
 

@@ -8,6 +8,7 @@ from specray.control.pools import Decision
 from specray.control.reports import DraftReport, TargetReport
 
 _IDLE = 0.5  # needed utilisation up to which drafting ahead is in nobody's way
+_BELOW, _ABOVE = 3 / 16, 1 / 16  # of all outcomes: how far from a ceiling it stays as it is
 _ENOUGH = 0.5  # draft tokens per request and step, from which on survivals are known
 
 
@@ -50,7 +51,7 @@ def fan_out_ceiling(drafts: Sequence[DraftReport], before: int, most: int) -> De
     needed = max((draft.needed for draft in drafts), default=0.0)
     free = min(1.0, max(0.0, (1 - needed) / (1 - _IDLE)))
     exact = free * most
-    is_near = 0 < exact < most and before - 1.5 < exact < before + 0.5
+    is_near = 0 < exact < most and -_BELOW < (exact - before) / most < _ABOVE
     value = before if is_near else math.ceil(exact)  # which does not waver with the noise
     reason = "drafts have time" if value == most else f"drafts are busy answering: {needed:.0%}"
     return Decision("fan-out ceiling", value, before, reason, (("needed", needed),))

@@ -26,7 +26,9 @@ class DraftSettings:
     law: StepLaw
     source: Source = "model"
     ahead_hit_rate: float = 0.0  # commits whose continuation had been drafted ahead; 0: never does
-    fan_out: int = 3  # outcomes drafted for ahead, per session: so many times the tokens a step
+    # Outcomes drafted for ahead, per session: so many times the tokens a step. Assumed; how many of
+    # `draft.model.fan_out` there is time for depends on the draft.
+    fan_out: int = 3
 
     @property
     def copies(self) -> bool:

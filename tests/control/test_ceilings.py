@@ -48,3 +48,9 @@ def test_busy_drafts_prepare_for_fewer_outcomes(needed: float, most: int) -> Non
 
     assert decision.value == most
     assert decision.before == 8
+
+
+@pytest.mark.parametrize("most", [8, 64])
+@pytest.mark.parametrize("needed", [0.74, 0.77, 0.82])
+def test_the_ceiling_of_outcomes_does_not_waver(most: int, needed: float) -> None:
+    assert fan_out_ceiling([draft(needed=needed)], most // 2, most).value == most // 2

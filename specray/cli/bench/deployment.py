@@ -61,6 +61,11 @@ class Deployment:
         return resolve(model)
 
     @property
+    def has_ngrams(self) -> bool:
+        """Whether the file names a table of n-grams."""
+        return bool(self._args.get("draft", {}).get("ngram"))
+
+    @property
     def max_depth(self) -> int:
         """`speculation.max_depth`, where the file gives it."""
         return int(self._args.get("speculation", {}).get("max_depth", 5))

@@ -64,6 +64,8 @@ def make_systems(deployment: Deployment, depths: tuple[int, ...]) -> list[System
     deep = make_settings(deployment, depths)
     draft_model = {"method": "draft_model", "model": deployment.draft}
     ours = {"lookup": "prompt_lookup", "draft": "model", "hybrid": "hybrid"}
+    if deployment.has_ngrams:
+        ours["ngram"] = "ngram"
     return [
         VllmSystem(BASELINE, deployment, None, plain),
         VllmSystem("vllm-ngram", deployment, NGRAM, deep),

@@ -6,6 +6,7 @@ import yaml
 from specray.cli.bench.deployment import Deployment, Service, as_flags
 from specray.cli.bench.network import Disaggregated, make_systems
 from specray.cli.bench.peers import make_systems as make_peers
+from specray.cli.bench.systems import SpecraySystem
 from specray.config import DraftConfig, SpeculationConfig
 from specray.errors import InvalidConfigError
 
@@ -60,6 +61,20 @@ def test_every_disaggregated_system_has_settings_that_hold(
             draft = DraftConfig.model_validate(args["draft"])
             assert draft.simulation is not None
             SpeculationConfig.model_validate(args["speculation"])
+
+
+@pytest.mark.parametrize("has_ngrams", [True, False])
+def test_ours_among_the_peers_have_settings_that_hold(
+    deployment: Deployment, has_ngrams: bool
+) -> None:
+    if not has_ngrams:
+        del deployment._args["draft"]["ngram"]
+    ours = [s for s in make_peers(deployment, (2,)) if isinstance(s, SpecraySystem)]
+    for system in ours:
+        content = deployment.changed(system.args, None, 8000)
+        DraftConfig.model_validate(content["applications"][0]["args"]["draft"])
+
+    assert ("specray-ngram" in {system.name for system in ours}) == has_ngrams
 
 
 def test_a_file_without_a_draft_model_has_no_peers_with_the_same(
