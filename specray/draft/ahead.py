@@ -90,7 +90,8 @@ class DraftAhead:
 
         True where the target has the answer already. Where answers come too late for their step,
         that step adds one token, and its outcomes can be drafted for at once; now and then an
-        answer is sent all the same, to learn whether it would be in time.
+        answer is sent all the same, to learn whether it would be in time. So is one to a target
+        that asks again after a pause: it may wait for it, to learn how long answers take now.
         """
         followed = self._followed.get(session.session_id)
         if followed is not None:
@@ -98,7 +99,8 @@ class DraftAhead:
         if not self.is_on or self.outcomes.verified_rate(was_ahead=False) >= 0.5:
             return False
         self._num_late += 1
-        if self._num_late % _TRIAL_PERIOD == 0 or len(session) >= self._max_length:
+        is_trial = self._num_late % _TRIAL_PERIOD == 0 or session.is_resumed
+        if is_trial or len(session) >= self._max_length:
             return False
         flight = InFlight((), _NO_CANDIDATES, was_ahead=False)
         self._begin(Followed(session, flight, 0, is_answered=True))

@@ -10,7 +10,14 @@ from specray.types import Commit, OpenSession, Proposal, Source, TruncatedDistri
 class Session:
     """A request as a draft follows it, commit by commit."""
 
-    __slots__ = ("commit_sent_at_ns", "depth", "sampling", "session_id", "token_ids")
+    __slots__ = (
+        "commit_sent_at_ns",
+        "depth",
+        "is_resumed",
+        "sampling",
+        "session_id",
+        "token_ids",
+    )
 
     def __init__(self, opened: OpenSession) -> None:
         if not opened.token_ids:
@@ -19,6 +26,7 @@ class Session:
         self.sampling = opened.sampling
         self.token_ids = list(opened.token_ids)
         self.depth = min(opened.depth, MAX_DEPTH)
+        self.is_resumed = False  # whether the last commit asks for a proposal, the one before not
         self.commit_sent_at_ns = 0
 
     def __len__(self) -> int:
@@ -39,6 +47,7 @@ class Session:
                 f"its commit extends {commit.position}: reopen it"
             )
         self.token_ids += commit.token_ids
+        self.is_resumed = self.depth == 0 < commit.depth
         self.depth = min(commit.depth, MAX_DEPTH)
         self.commit_sent_at_ns = commit.sent_at_ns
 

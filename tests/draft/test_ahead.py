@@ -208,7 +208,7 @@ def test_where_answers_come_too_late_outcomes_are_drafted_at_once(llama_pass: Pa
         target.work()
         if answer is not None and answer.token_ids:
             # The target decodes the token that was proposed: it has not verified it.
-            target.commit(1, answer.token_ids[0], depth=0)
+            target.commit(1, answer.token_ids[0])
     assert answers[0] is not None
     unanswered = [answer is None for answer in answers[-20:]]
     assert 16 <= sum(unanswered) < 20  # now and then it is tried again
@@ -221,6 +221,26 @@ def test_where_answers_come_too_late_outcomes_are_drafted_at_once(llama_pass: Pa
         if position == len(target.texts[1]) + 1:
             text = [*target.texts[1], added]
             assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, DEPTH)
+
+
+def test_a_target_that_asks_again_gets_an_answer_though_they_were_too_late(
+    llama_pass: Pair,
+) -> None:
+    target = Target(llama_pass.model)
+    target.open(1, 12)
+    for _ in range(40):
+        target.commit(1, target.random.randrange(VOCAB_SIZE))
+        answer = target.answer(1)
+        target.work()
+        if answer is not None and answer.token_ids:
+            target.commit(1, answer.token_ids[0])
+    num_asked_again = 0
+    for _ in range(8):
+        target.commit(1, 5, depth=0)
+        target.commit(1, target.random.randrange(VOCAB_SIZE), depth=2)
+        num_asked_again += target.answer(1) is not None
+        target.work()
+    assert num_asked_again == 8
 
 
 def test_the_budget_goes_to_the_likeliest_of_all_sessions(llama_pass: Pair) -> None:
