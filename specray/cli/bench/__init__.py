@@ -49,7 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"need a draft model, {DEFAULT_WITH_MODEL})",
     )
     parser.add_argument(
-        "--only", action="append", default=[], metavar="SYSTEM", help="of a comparison; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="SYSTEM",
+        help="of a comparison or a sweep, which adds off and ours; repeatable",
+    )
+    parser.add_argument(
+        "--load",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of a sweep's, e.g. 8 or 'burst of 16'; repeatable",
     )
     parser.add_argument(
         "--minutes", type=float, help="begin nothing that ends later; the same command goes on"
@@ -78,12 +89,16 @@ def run(args: argparse.Namespace) -> int:
         return run_sweep(args, config)
     if args.plot is not None:
         raise InvalidConfigError("--plot: draws a sweep; add --sweep")
+    if args.load:
+        raise InvalidConfigError("--load: one of a sweep's; add --sweep")
     if args.peers or args.network:
         from specray.cli.bench import compare  # loads PyTorch, which takes seconds
 
         return compare.run(args)
     if args.only or args.minutes is not None or args.plots is not None:
-        raise InvalidConfigError("--only, --minutes and --plots are for --peers and --network")
+        raise InvalidConfigError(
+            "--only, --minutes and --plots are for --peers and --network; --only also for --sweep"
+        )
     meta = collect_meta(sys.argv[1:])
     plan = make_plan(is_quick=args.quick, temperatures=args.temperature)
     if args.url is None:

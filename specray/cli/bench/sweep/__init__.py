@@ -14,7 +14,7 @@ import httpx
 
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.report import collect_meta
-from specray.cli.bench.sweep.plan import SweepPlan, make_sweep
+from specray.cli.bench.sweep.plan import SweepPlan, make_sweep, narrowed
 from specray.cli.bench.sweep.plots import draw
 from specray.cli.bench.sweep.report import format_sweep, write_sweep
 from specray.cli.bench.sweep.runner import Cell, finished, sweep
@@ -45,7 +45,7 @@ def run_sweep(args: argparse.Namespace, config: str) -> int:
     """
     _check(args)
     meta = collect_meta(sys.argv[1:])
-    plan = make_sweep(is_quick=args.quick)
+    plan = narrowed(make_sweep(is_quick=args.quick), args.load, args.only)
     cells: list[Cell] = []
     code = 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
@@ -66,6 +66,8 @@ def _check(args: argparse.Namespace) -> None:
             "--sweep: changes the depth policy of the service it measures, so it has to start it: "
             "give --config instead of --url"
         )
+    if args.minutes is not None or args.plots is not None:
+        raise InvalidConfigError("--minutes and --plots are for --peers and --network")
     if args.plot is not None:
         check_format(args.plot)
         require_matplotlib()

@@ -1,14 +1,17 @@
 """What a sweep measures: systems, loads, and for how long."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from specray.errors import InvalidConfigError
+
 _SEED = 20_260_000
 _SHORTEST, _LONGEST = 0.25, 1.75  # answers, in means
-SYSTEMS = ("off", "depth 1", "depth 3", "depth 5", "depth 8", "table", "specray")
+OURS = "specray"
+SYSTEMS = ("off", "depth 1", "depth 3", "depth 5", "depth 8", "table", OURS)
 FIXED = tuple(name for name in SYSTEMS if name.startswith("depth "))
 MAX_DEPTH = 8  # of the service, so that every fixed depth fits
 
@@ -75,6 +78,28 @@ def make_sweep(*, is_quick: bool) -> SweepPlan:
         *(_poisson(2.0, 48), _poisson(4.0, 64), _poisson(8.0, 64), _burst(16)),
     )
     return SweepPlan(many, num_rounds=4, mean_tokens=64)
+
+
+def narrowed(plan: SweepPlan, loads: Sequence[str], systems: Sequence[str]) -> SweepPlan:
+    """Some of its loads and systems; all where none is named.
+
+    Speculation off and ours are always among the systems, as the others are compared with them.
+
+    Raises:
+        InvalidConfigError: a name is none of the plan's.
+    """
+    named = {load.name: load for load in plan.loads}
+    for option, names, known in (("--load", loads, named), ("--only", systems, plan.systems)):
+        if unknown := [name for name in names if name not in known]:
+            raise InvalidConfigError(
+                f"{option}: {unknown[0]!r} is none of the sweep's: {', '.join(known)}"
+            )
+    kept = {"off", OURS, *(systems or plan.systems)}
+    return replace(
+        plan,
+        loads=tuple(load for load in plan.loads if not loads or load.name in loads),
+        systems=tuple(system for system in plan.systems if system in kept),
+    )
 
 
 def live_settings(system: str) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specray.cli.bench.sweep.plan import SweepPlan
+from specray.cli.bench.sweep.plan import OURS, SweepPlan
 from specray.cli.bench.sweep.runner import Cell
-from specray.cli.bench.sweep.stats import OURS, Row, rows
+from specray.cli.bench.sweep.stats import Row, rows
 from specray.cli.plot import COLOURS, figure, label
 
 _MARKERS = {"off": "s", "table": "^", OURS: "o"}

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specray.cli.bench.sweep.plan import FIXED, SweepPlan
+from specray.cli.bench.sweep.plan import FIXED, OURS, SweepPlan
 from specray.cli.bench.sweep.runner import Cell
 
-OURS = "specray"
 # 0.975 quantiles of Student's t by degrees of freedom; beyond, the normal distribution's.
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 _NORMAL = 1.96
@@ -110,7 +109,9 @@ def compare(plan: SweepPlan, cells: Sequence[Cell]) -> list[Comparison]:
 
 
 def verdicts(plan: SweepPlan, cells: Sequence[Cell]) -> list[Verdict]:
-    """Ours over all loads."""
+    """Ours over all loads; nothing where no fixed depth was measured."""
+    if not set(FIXED).intersection(plan.systems):
+        return []
     compared = compare(plan, cells)
     found = []
     for name, measure in MEASURES.items():

@@ -10,7 +10,14 @@ from specray.cli import USER_ERROR, main
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.sweep.counters import Counters, parse
 from specray.cli.bench.sweep.open_loop import Answer
-from specray.cli.bench.sweep.plan import SYSTEMS, Load, SweepPlan, live_settings, make_sweep
+from specray.cli.bench.sweep.plan import (
+    SYSTEMS,
+    Load,
+    SweepPlan,
+    live_settings,
+    make_sweep,
+    narrowed,
+)
 from specray.cli.bench.sweep.plots import draw
 from specray.cli.bench.sweep.report import format_sweep, write_sweep
 from specray.cli.bench.sweep.runner import Cell, Moment, finished, sweep
@@ -97,6 +104,24 @@ def test_all_systems_are_asked_the_same_at_the_same_times() -> None:
     switched_off = [body for body in bodies if "vllm_xargs" in body]
     assert len(switched_off) == 2 * (4 + 3)
     assert service.became == [cell.system for cell in found]
+
+
+def test_a_sweep_can_be_narrowed_to_loads_and_systems() -> None:
+    plan = narrowed(PLAN, ["burst of 3"], ["depth 3"])
+    found = measure(plan)[0]
+
+    assert {cell.load for cell in found} == {"burst of 3"}
+    assert {cell.system for cell in found} == {"off", "depth 3", "specray"}
+    assert narrowed(PLAN, [], []) == PLAN
+
+
+def test_without_fixed_depths_ours_is_compared_with_off_alone() -> None:
+    plan = narrowed(PLAN, [], ["off"])
+    found = measure(plan)[0]
+
+    assert verdicts(plan, found) == []
+    assert {entry.best_fixed for entry in compare(plan, found)} == {"off"}
+    assert "burst of 3" in format_sweep(plan, found)
 
 
 def test_what_is_timed_is_what_a_reader_sees(cells: list[Cell]) -> None:
@@ -276,6 +301,10 @@ def test_the_figure_has_titles_units_and_a_legend(cells: list[Cell], tmp_path: P
     [
         (["--sweep", "--url", "http://x"], "--sweep: changes the depth policy of the service"),
         (["--plot", "a.svg"], "--plot: draws a sweep; add --sweep"),
+        (["--load", "8"], "--load: one of a sweep's; add --sweep"),
+        (["--sweep", "--load", "7"], "--load: '7' is none of the sweep's: 0.25, 0.5, 1, 2, 4, 8,"),
+        (["--sweep", "--only", "depth 2"], "--only: 'depth 2' is none of the sweep's: off, depth"),
+        (["--sweep", "--minutes", "3"], "--minutes and --plots are for --peers and --network"),
         (["--sweep", "--plot", "a.txt"], "--plot: a.txt must end in one of"),
         (["--sweep", "--config", "nowhere.yaml"], "--config: nowhere.yaml"),
         (["--sweep", "--config", "pyproject.toml"], "--config: pyproject.toml"),
