@@ -98,7 +98,8 @@ def finished(plan: SweepPlan, cells: Sequence[Cell]) -> tuple[SweepPlan, list[Ce
     whole = {key for key, systems in met.items() if len(systems) == len(plan.systems)}
     kept = [cell for cell in cells if (cell.round_index, cell.load) in whole]
     loads = tuple(load for load in plan.loads if any(cell.load == load.name for cell in kept))
-    return replace(plan, loads=loads), kept
+    num_rounds = 1 + max((cell.round_index for cell in kept), default=0)
+    return replace(plan, loads=loads, num_rounds=num_rounds), kept
 
 
 async def _measure(

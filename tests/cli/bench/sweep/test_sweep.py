@@ -263,6 +263,7 @@ def test_of_an_interrupted_sweep_whole_loads_are_kept() -> None:
     assert len(kept) == len(SPEEDS)
     assert finished(MADE_UP, made_up()) == (MADE_UP, made_up())
     assert finished(MADE_UP, made_up()[:3])[1] == []
+    assert plan.num_rounds == 1 < MADE_UP.num_rounds
     assert ratio(kept, "1", "off", throughput).mean == pytest.approx(1.26)
 
 
