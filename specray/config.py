@@ -102,7 +102,7 @@ class ModelDraftConfig(_Settings):
         le=MAX_FAN_OUT,
         description="Draft ahead: outcomes of a running verification that are continued before it "
         "ends, per session on average; the likeliest of all sessions, as many as there is time "
-        "for. Each holds KV memory of `max_tokens`. 0 drafts only after commits.",
+        "for. Each takes KV memory out of `max_tokens`. 0 drafts only after commits.",
     )
     max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
     max_tokens: PositiveInt = Field(

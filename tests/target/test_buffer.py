@@ -193,6 +193,17 @@ def test_a_session_holds_a_bounded_number_and_drops_the_oldest(buffer: ProposalB
     assert all(kept[-4 * (MAX_DEPTH + 1) :])
 
 
+@pytest.mark.parametrize("max_depth", [1, 2, 16])
+def test_all_outcomes_that_a_draft_may_prepare_have_room(max_depth: int) -> None:
+    buffer = ProposalBuffer(VOCAB_SIZE, max_depth)
+    buffer.open(1, ROUTER, 10, 7)
+    for last in range(MAX_FAN_OUT):
+        buffer.offer(proposal(11, last, (7,)), ROUTER)
+
+    buffer.advance(1, 11, 0)  # the first that came
+    assert buffer.peek(1) is not None
+
+
 def test_a_proposal_that_is_repeated_is_not_the_oldest(buffer: ProposalBuffer) -> None:
     for last in range(80):
         if last % 40 == 0:
@@ -375,7 +386,7 @@ def test_many_threads_may_offer_while_one_takes() -> None:
 
 def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> None:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
-    buffer.open(1, ROUTER, 10, 5)
+    buffer.open(1, ROUTER, 10, 7)
     assert not buffer.is_settled(1)
     buffer.offer(Proposal(1, 10, 5, (6, 7), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.offer(Proposal(1, 12, 8, (9,), "prompt_lookup"), ROUTER)  # if 6 is accepted and 8 added
@@ -394,7 +405,7 @@ def test_a_draft_that_drafted_ahead_for_every_outcome_is_not_waited_for() -> Non
 
 def test_coverage_of_a_place_far_ahead_is_not_believed() -> None:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
-    buffer.open(1, ROUTER, 10, 5)
+    buffer.open(1, ROUTER, 10, 7)
     buffer.offer(Proposal(1, 10**9, 5, (6,), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.offer(Proposal(1, 10, 5, (6,), "prompt_lookup", covers_outcomes=True), ROUTER)
     buffer.advance(1, 11, 50)
