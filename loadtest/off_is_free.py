@@ -3,8 +3,8 @@
     python -m loadtest.off_is_free --json loadtest/results/off-is-free.json
 
 First the service at depth 0 beside plain Ray Serve LLM without any plug-in of ours, both started at
-once and asked in turn. Then the service with `loadtest.wrong_draft`, each measurement of it
-between two with speculation off.
+once and asked in turn. Then the service with `loadtest.wrong_draft` and without a stop-gap, whose
+copies would hide what the draft costs, each measurement of it between two with speculation off.
 """
 
 import argparse
@@ -81,6 +81,7 @@ def wrong_draft(source: dict[str, Any], folder: Path, num_rounds: int) -> list[d
         "method": "custom",
         "custom": {"import_path": "loadtest.wrong_draft:WrongDraft"},
     }
+    app["args"].setdefault("speculation", {})["stop_gap"] = False
     ours = _write(folder / "wrong.yaml", config, _PORTS[1])
     path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     with running(serve_command(ours), find_ready_url, {"PYTHONPATH": path}) as service:

@@ -44,6 +44,7 @@ def measure(num_requests: int, depth: int, cost: float) -> dict[str, float]:
     for n in range(num_requests, num_requests * (depth + 1), 7):
         planner.observe_step(load._replace(num_tokens=n), 0.03 + cost * n)
     planner.observe_step(load, 0.03 + cost * num_requests)
+    planner.learn()
     chains, batch = planner.survival.chains(offers), Batch(load, num_requests)
     verifications = [Verification(offer, depth // 2) for offer in offers]
     plan = plan_depths(chains, batch, planner.step_time)
@@ -53,7 +54,9 @@ def measure(num_requests: int, depth: int, cost: float) -> dict[str, float]:
         "survivals": us(lambda: planner.survival.chains(offers)),
         "before a step": us(lambda: planner.plan(offers, 0)),
         "after a step": us(lambda: planner.wanted_depths(later, 0, 0.003)),
-        "learning from a step": us(lambda: planner.observe_step(load, 0.03 + cost * num_requests)),
+        "learning from a step": us(
+            lambda: planner.step_time.observe(load, 0.03 + cost * num_requests)
+        ),
         "learning from verifications": us(lambda: planner.survival.observe(verifications)),
     }
 

@@ -69,7 +69,9 @@ class Planner:
         self.is_off = False  # whether they were all 0 but for a probe's
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
         self._surroundings = Surroundings()
-        self._verifications: list[Verification] = []  # of the step that has just ended
+        self._verifications: list[Verification] = []  # that are not learnt from yet
+        self._has_probed = False  # whether a probe's are among them
+        self._steps: list[tuple[StepLoad, float]] = []  # likewise; their seconds
         self._probe_clock = ProbeClock()
         self._probed_load = 1  # requests for which the clock's pauses have grown
         self._step_s = 0.0
@@ -88,7 +90,7 @@ class Planner:
         self._arrivals.advance(now_s)
 
     def observe_step(self, load: StepLoad, seconds: float, *, is_drafting: bool = False) -> None:
-        """Learn from a finished step, its draft tokens among the load.
+        """Note a finished step, its draft tokens among the load; `learn` learns from it.
 
         Args:
             load: What it held.
@@ -100,9 +102,8 @@ class Planner:
         if self._slowdown.is_resting and not is_drafting:
             self._slowdown.observe_rest(seconds, self.step_time.step_s(load))
         else:  # as if drafts worked beside it, so that all that is learnt is alike
-            self.step_time.observe(
-                load, seconds if is_drafting else self._slowdown.factor * seconds
-            )
+            factor = 1.0 if is_drafting else self._slowdown.factor
+            self._steps.append((load, factor * seconds))
             if load.num_prefill_tokens == 0:
                 is_plain = load.num_tokens <= load.num_requests
                 self._plain_turns.observe(load.num_requests, is_plain=is_plain)
@@ -129,10 +130,30 @@ class Planner:
         return self._roofline.hardware.name if self._roofline else ""
 
     def observe_verification(self, offer: Offer, num_accepted: int) -> None:
-        """Learn from a verification of as many of an offer's tokens as its depth says."""
+        """Note a verification of as many of an offer's tokens as its depth says; see `learn`."""
         if offer.max_depth > 0:
             self._verifications.append(Verification(offer, num_accepted))
+            self._has_probed |= self.is_probing
             self._policy.observe(offer.max_depth, num_accepted)
+
+    def learn(self) -> None:
+        """Learn from all that was noted since the last call.
+
+        Apart from noting it, as it is the greater part of the planner's work and nothing has to
+        wait for it: it is done while the next step computes.
+        """
+        steps, self._steps = self._steps, []
+        for load, seconds in steps:
+            self.step_time.observe(load, seconds)
+        if not self._verifications:
+            return
+        verifications, self._verifications = self._verifications, []
+        has_probed, self._has_probed = self._has_probed, False
+        self._has_verified = True
+        num_expected = self.survival.observe(verifications)
+        num_accepted = sum(verification.num_accepted for verification in verifications)
+        if has_probed and num_accepted > _SURPRISE * num_expected:
+            self._probe_clock.reset()
 
     def take_plain_turn(self, num_decoding: int) -> bool:
         """Whether the coming step is to verify nothing, whatever would be planned for it."""
@@ -161,7 +182,6 @@ class Planner:
         return self._plan(offers, self._batch(len(offers) + num_plain, wait_s))
 
     def _plan(self, offers: Sequence[Offer], batch: Batch) -> DepthPlan:
-        self._learn()
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(
@@ -188,7 +208,6 @@ class Planner:
             chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
-        self._learn()
         self.is_probing, self.near = False, frozenset()
         self._slowdown.is_resting = False
         if not offers:
@@ -264,17 +283,6 @@ class Planner:
         )
         step_cost_s = float(steps_s[-1] - steps_s[0])
         return step_cost_s + (wait_s if wait_s < self._step_s else self._step_s)
-
-    def _learn(self) -> None:
-        """From the verifications since the last call, all at once."""
-        if not self._verifications:
-            return
-        verifications, self._verifications = self._verifications, []
-        self._has_verified = True
-        num_expected = self.survival.observe(verifications)
-        num_accepted = sum(verification.num_accepted for verification in verifications)
-        if self.is_probing and num_accepted > _SURPRISE * num_expected:
-            self._probe_clock.reset()
 
     def _batch(self, num_decoding: int, wait_s: float) -> Batch:
         around = self._surroundings

@@ -270,6 +270,7 @@ class Target:
         )
         growing = [request.number for request in grown if not request.is_finished]
         self._speculation.commit({number: lengths[number] for number in growing}, 0)
+        self._speculation.learn()
 
     def _note_times(self, grown: Sequence[Request]) -> None:
         for request in grown:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.config import VllmConfig
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
@@ -138,6 +138,16 @@ class SpeculativeScheduler(Scheduler):
         self._observe_turnaround()
         return output
 
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+        """Learn from the step before, too: vLLM asks for the bitmask while this one computes.
+
+        That holds for GPUs and for workers in processes of their own. A CPU worker in the engine's
+        process has finished its forward pass by then, and samples after it.
+        """
+        self._speculation.learn()
+        self._step_times.note_step(self._planner.step_time)
+        return super().get_grammar_bitmask(scheduler_output)
+
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
@@ -169,7 +179,6 @@ class SpeculativeScheduler(Scheduler):
             step_s,
             is_decode_only=self._step.is_decode_only,
         )
-        self._step_times.note_step(self._planner.step_time)
         committed = {
             session_ids[r.request_id]: lengths[r.request_id]
             for r in grown

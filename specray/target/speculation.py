@@ -86,6 +86,12 @@ class Speculation:
         """Send what has gathered, one frame per router."""
         self._telling.flush()
 
+    # While a step computes.
+
+    def learn(self) -> None:
+        """Learn from the steps before; the wait for the device is the time for it."""
+        self._planner.learn()
+
     # Before a step.
 
     def expect(self, surroundings: Surroundings) -> None:
@@ -173,7 +179,7 @@ class Speculation:
     def observe_verification(
         self, session_id: int, source: Source, num_proposed: int, num_accepted: int
     ) -> None:
-        """Learn from what a verification accepted, before the session grows by it."""
+        """Note what a verification accepted, before the session grows by it."""
         session = self._sessions.get(session_id)
         if session is not None:
             offer = self._offers.of_tokens(session, num_proposed, source)._replace(
@@ -209,7 +215,7 @@ class Speculation:
         *,
         is_decode_only: bool,
     ) -> None:
-        """Learn from a finished step.
+        """Note a finished step.
 
         Args:
             load: What it held.

@@ -53,6 +53,7 @@ class Engine:
         for acceptance, depth in zip(self.acceptances, self._depths, strict=True):
             self.num_committed += 1 + self._verify(acceptance, depth)
         self.planner.observe_step(load(num_tokens), seconds)
+        self.planner.learn()
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(offers, 0, self.latency_s)
         return self._depths
@@ -214,6 +215,7 @@ def test_the_acceptance_of_one_request_is_not_that_of_another() -> None:
     for _ in range(20):
         engine.planner.observe_verification(Offer(good, "model", 4), 4)
         engine.planner.observe_verification(Offer(poor, "model", 4), 0)
+        engine.planner.learn()
 
     depths = engine.planner.plan([Offer(a, "model", MAX_DEPTH) for a in (good, poor)], 0).depths
 
@@ -229,6 +231,7 @@ def test_nobody_is_asked_for_more_than_the_cap(
     offers = [Offer(request_acceptance(), "model", cap) for cap in caps]
     for step in range(40):  # probes among them
         planner.observe_step(load(len(caps) + step % 3), memory_bound(len(caps)))
+        planner.learn()
         depths = planner.wanted_depths(offers, num_others, wait_s)
 
         assert all(0 <= depth <= cap for depth, cap in zip(depths, caps, strict=True))
@@ -324,7 +327,7 @@ def test_what_would_hardly_pay_is_not_verified(base_s: float, is_taken: bool) ->
     offers = [Offer(acceptance, "model", 1)] * 8
     for _ in range(50):
         planner.observe_verification(offers[0], 1)
-    planner.plan(offers, 0)
+    planner.learn()
 
     assert any(planner.plan(offers, 0).depths) == is_taken
     assert any(planner.wanted_depths(offers, 0, 0.0)) == is_taken
@@ -336,6 +339,7 @@ def test_a_prefill_beside_it_makes_no_draft_token_worth_its_time(num_prefill_tok
     planner = Planner()
     for size in (8, 16, 32, 64, 128) * 30:
         planner.observe_step(load(size), 0.005 * size)
+    planner.learn()
     planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=num_prefill_tokens), 0.0)
     plan = planner.plan([Offer(request_acceptance(), "model", MAX_DEPTH)] * 8, 0)
 
@@ -346,6 +350,7 @@ def test_where_steps_read_weights_a_prefill_leaves_draft_tokens_their_worth() ->
     planner = Planner()
     for size in (8, 16, 32, 64, 128) * 30:
         planner.observe_step(load(size), memory_bound(size))
+    planner.learn()
     planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=100), 0.0)
     plan = planner.plan([Offer(request_acceptance(), "model", MAX_DEPTH)] * 8, 0)
 
@@ -393,6 +398,24 @@ def test_plain_turns_come_also_where_drafts_rest_as_often() -> None:
         if num_tokens == 12:
             for offer in offers:
                 planner.observe_verification(offer, 2)
+        planner.learn()
 
     assert num_rests > 20
     assert num_turns > 8
+
+
+def test_what_is_noted_is_learnt_from_when_there_is_time() -> None:
+    engine = Engine()
+    engine.run(50)
+    (acceptance,) = engine.acceptances
+    offers = [Offer(acceptance, "model", MAX_DEPTH)]
+    before = engine.planner.plan(offers, 0)
+    for _ in range(20):
+        engine.planner.observe_verification(Offer(acceptance, "model", 4), 0)
+        engine.planner.observe_step(load(5), 2 * memory_bound(5))
+
+    assert engine.planner.plan(offers, 0) == before
+    engine.planner.learn()
+    after = engine.planner.plan(offers, 0)
+    assert after.num_expected < before.num_expected
+    assert after.step_s > before.step_s

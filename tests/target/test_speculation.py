@@ -114,6 +114,13 @@ class Buffer(ProposalBuffer):
         return is_complete
 
 
+def planner_after_a_step() -> Planner:
+    planner = Planner()
+    planner.observe_step(StepLoad(1, 1, 0), STEP_S + TOKEN_S)
+    planner.learn()
+    return planner
+
+
 Answer = Callable[[Commit, tuple[int, ...]], Proposal | None]
 
 
@@ -124,7 +131,9 @@ class World:
         self.clock = Clock()
         self.streams = Streams()
         self.buffer = Buffer(self.clock)
-        self.speculation = Speculation(self.buffer, self.streams, self.clock)
+        self.speculation = Speculation(
+            self.buffer, self.streams, self.clock, planner_after_a_step()
+        )
         self.sessions: dict[int, Session] = {}
         self.tokens: dict[int, list[int]] = {}
         self.latency_s = 0.002
@@ -164,6 +173,7 @@ class World:
         ids = list(self.sessions)
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
         self.num_used.append(len(chosen))
+        self.speculation.learn()
         num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
         step_s = self.step_s + self.token_s * num_tokens
         self.buffer.run_clock(self.clock.now + step_s)
@@ -391,7 +401,7 @@ def test_nothing_is_left_of_sessions_and_routers_that_went(world: World) -> None
 def test_proposals_are_verified_in_the_next_step(world: World) -> None:
     world.open()
     world.open()
-    world.run(2)
+    world.run(3)
     chosen = world.step()
 
     assert {len(p.token_ids) for p in chosen.values()} == {MAX_DEPTH}
@@ -795,7 +805,7 @@ def test_a_few_late_proposals_are_not_worth_the_time_of_many_requests(world: Wor
     world.answer = at_once_but_for_the_first
     for _ in range(40):
         world.open()
-    world.step()
+    world.run(3)
     num_waits = len(world.buffer.waits)
     world.step()
 
@@ -852,7 +862,7 @@ def test_turnarounds_are_counted_where_a_draft_was_in_time(
 
 
 def test_a_wait_is_no_overhead(world: World) -> None:
-    planner = Planner()
+    planner = planner_after_a_step()
     world.speculation = Speculation(world.buffer, world.streams, world.clock, planner)
     world.open()
     world.run(20)
