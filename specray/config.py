@@ -97,12 +97,14 @@ class ModelDraftConfig(_Settings):
     support: PositiveInt = Field(
         32, le=MAX_SUPPORT, description="Most tokens a shipped draft distribution keeps."
     )
-    fan_out: NonNegativeInt = Field(
-        8,
+    fan_out: NonNegativeInt | None = Field(
+        None,
         le=MAX_FAN_OUT,
         description="Draft ahead: outcomes of a running verification that are continued before it "
         "ends, per session on average; the likeliest of all sessions, as many as there is time "
-        "for. Each takes KV memory out of `max_tokens`. 0 drafts only after commits.",
+        "for. Each takes KV memory out of `max_tokens`. 0 drafts only after commits. Left out: "
+        "{MAX_FAN_OUT} where the outcomes of a session read its KV in place (Llama-like drafts in "
+        "float32 on CPUs), 8 where each takes a copy of it.",
     )
     max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
     max_tokens: PositiveInt = Field(
@@ -222,8 +224,10 @@ class DraftConfig(_Settings):
 
     @property
     def fan_out(self) -> int:
-        """Outcomes per session that its model drafts for ahead; 0 without a model."""
-        return self.model.fan_out if self.model is not None and self.uses_model else 0
+        """Most outcomes per session that its model drafts for ahead; 0 without a model."""
+        if self.model is None or not self.uses_model:
+            return 0
+        return MAX_FAN_OUT if self.model.fan_out is None else self.model.fan_out
 
 
 class ObjectiveConfig(_Settings):

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from specray.config import (
     MAX_DEPTH,
+    MAX_FAN_OUT,
     MAX_WAIT_MS,
     CustomDraftConfig,
     DraftConfig,
@@ -165,6 +166,8 @@ def test_only_a_model_drafts_ahead() -> None:
     model = ModelDraftConfig(model="any", fan_out=7)
 
     assert DraftConfig(method="model", model=model).fan_out == 7
+    default = ModelDraftConfig(model="any")
+    assert DraftConfig(method="model", model=default).fan_out == MAX_FAN_OUT
     assert DraftConfig(model=model).fan_out == 0
 
 
