@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from specray.config import MAX_FAN_OUT, ModelDraftConfig
+from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.kv_pool import KvPool
@@ -19,7 +19,6 @@ from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal
 
 _PREFILL_TOKENS = 64  # one pass of a prefill; what it takes is what other sessions wait
-_COPIED_FAN_OUT = 8  # outcomes a session whose passes copy all that they read
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
 
 
@@ -54,7 +53,7 @@ class ModelProposer:
         self._model = model
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         self._ahead = DraftAhead(
-            model, self._pool, _fan_out(config, model), config.support, generator, clock
+            model, self._pool, config.most_ahead, config.support, generator, clock
         )
         self._store = SessionStore(self._pool, config.max_sessions, self._ahead)
         self._max_length = min(model.max_positions, self._pool.capacity)
@@ -229,13 +228,3 @@ class ModelProposer:
             proposals[session.session_id] = proposal
             self._ahead.send(session, draft)
         return proposals
-
-
-def _fan_out(config: ModelDraftConfig, model: LanguageModel) -> int:
-    """As configured, else what pays: outcomes that read their session in place are paced by time.
-
-    They are begun while there is time for them; copies would take memory and its bandwidth.
-    """
-    if config.fan_out is not None:
-        return config.fan_out
-    return _COPIED_FAN_OUT if model.copies_rows else MAX_FAN_OUT

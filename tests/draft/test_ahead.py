@@ -28,7 +28,7 @@ class Target:
     def __init__(
         self,
         model: LanguageModel,
-        fan_out: int | None = 14,
+        fan_out: int = 14,
         clock: Callable[[], float] = lambda: 0.0,
         **limits: int,
     ) -> None:
@@ -428,21 +428,6 @@ def test_the_fan_out_may_be_limited_while_it_runs(llama_pass: Pair, most: int) -
     target.answer(1)
     target.work()
     assert len(target.ahead[1]) == 8
-
-
-def test_where_outcomes_copy_nothing_as_many_are_drafted_as_there_is_time_for(
-    any_model: Pair,
-) -> None:
-    target = Target(any_model.model, fan_out=None)
-    target.open(1, 12, GREEDY)
-    target.commit(1, 9)
-    target.answer(1)
-    target.work()
-
-    if any_model.model.copies_rows:
-        assert len(target.ahead[1]) == 8
-    else:
-        assert len(target.ahead[1]) > 14
 
 
 class Clock:
