@@ -249,7 +249,11 @@ class DraftMetrics:
             "specray_draft_ahead_proposals", "Sent for outcomes that were not yet known.", keys
         )
         self._evictions = total("specray_draft_evictions", "Sessions dropped for memory.", keys)
-        self._busy = total("specray_draft_busy_seconds", "Time spent drafting.", keys)
+        self._busy = total(
+            "specray_draft_busy_seconds",
+            "Time spent on answers, and ahead: on what nobody waits for.",
+            (*keys, "work"),
+        )
         self._sessions = instruments.Gauge(
             "specray_draft_sessions", description="Open sessions.", tag_keys=keys
         )
@@ -260,7 +264,8 @@ class DraftMetrics:
         self._tokens.follow(stats.num_proposed, **self._tags)
         self._ahead.follow(stats.num_ahead, **self._tags)
         self._evictions.follow(stats.num_evicted, **self._tags)
-        self._busy.follow(stats.busy_s, **self._tags)
+        self._busy.follow(stats.busy_s - stats.ahead_s, **self._tags, work="answers")
+        self._busy.follow(stats.ahead_s, **self._tags, work="ahead")
         self._sessions.set(stats.num_open_sessions, tags=self._tags)
 
 

@@ -49,10 +49,12 @@ def pair(first: str, one: str, second: str, other: str) -> Series:
 
 
 def working(replica: str = "d", busy: str = "", sessions: str = "1x60") -> Series:
-    labels = f'{{method="model",replica="{replica}"}}'
+    labels = f'method="model",replica="{replica}"'
+    spent = "ray_specray_draft_busy_seconds_total"
     return {
-        f"ray_specray_draft_busy_seconds_total{labels}": busy,
-        f"ray_specray_draft_sessions{labels}": sessions,
+        f'{spent}{{{labels},work="answers"}}': busy,
+        f'{spent}{{{labels},work="ahead"}}': "0+30x60",  # half of the time, which is no fault
+        f"ray_specray_draft_sessions{{{labels}}}": sessions,
     }
 
 

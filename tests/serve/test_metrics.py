@@ -223,14 +223,15 @@ def test_lookups_are_told_apart_by_result(instruments: Instruments) -> None:
 def test_the_draft_reports_its_method(instruments: Instruments) -> None:
     metrics = DraftMetrics("prompt_lookup", instruments)
     metrics.publish(EngineStats(3, 10, 40, 1, 2, 0.5))
-    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.75, num_ahead=30))
+    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.75, num_ahead=30, ahead_s=0.5))
     values = instruments.values
 
     assert values["specray_draft_proposals", "prompt_lookup"] == 11
     assert values["specray_draft_tokens", "prompt_lookup"] == 44
     assert values["specray_draft_ahead_proposals", "prompt_lookup"] == 30
     assert values["specray_draft_evictions", "prompt_lookup"] == 2
-    assert values["specray_draft_busy_seconds", "prompt_lookup"] == 0.75
+    assert values["specray_draft_busy_seconds", "prompt_lookup", "answers"] == 0.5
+    assert values["specray_draft_busy_seconds", "prompt_lookup", "ahead"] == 0.5
     assert values["specray_draft_sessions", "prompt_lookup"] == 4
 
 
