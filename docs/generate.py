@@ -1,19 +1,19 @@
-"""Writes what the documentation takes from the code: the configuration reference, sizing tables.
+"""Writes what the documentation takes from the code: settings, commands, sizing tables.
 
 Run it after a change of either (`python docs/generate.py`); a test tells when that was forgotten.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from specray import config
+from specray import cli, config
 from specray.control.speedup import block_efficiency
 from specray.serve.settings import AppArgs, RouterConfig
 
@@ -35,6 +35,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "deployments: controller: user_config": config.LivePolicyConfig,
     "deployments: draft: user_config": config.LiveDraftConfig,
 }
+_PLACES = {model: place for place, model in _MODELS.items()}
 
 
 def configuration() -> str:
@@ -50,7 +51,7 @@ def _section(place: str, model: type[BaseModel]) -> str:
 
 
 def _row(name: str, field: FieldInfo) -> str:
-    kind = _kind(field.annotation) + "".join(f", {bound}" for bound in _bounds(field))
+    kind = _kind(field.annotation) + _bounds(field.metadata)
     return f"| `{name}` | {kind} | {_default(field)} | {field.description or ''} |"
 
 
@@ -64,19 +65,27 @@ def _kind(annotation: Any) -> str:
         return f"list of {_kind(parts[0])}"
     if origin is dict:
         return "mapping"
-    if origin is not None and parts:  # Annotated
-        return _kind(parts[0])
+    if origin is Annotated:
+        return _kind(parts[0]) + _bounds(parts[1:])
+    if is_dataclass(annotation):  # a rule
+        return next(f"`{field.default}`" for field in fields(annotation) if field.name == "name")
+    if annotation in _PLACES:
+        place = _PLACES[annotation]
+        return f"[`{place}`](#{place.replace('.', '')})"
     return str(getattr(annotation, "__name__", annotation))
 
 
-def _bounds(field: FieldInfo) -> Iterator[str]:
+def _bounds(metadata: Iterable[Any]) -> str:
+    return "".join(f", {bound}" for part in metadata for bound in _bounds_of(part))
+
+
+def _bounds_of(part: Any) -> Iterator[str]:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    for bound in field.metadata:
-        for name, sign in signs.items():
-            if (value := getattr(bound, name, None)) is not None:
-                yield f"{sign} {value:g}"
-        if (pattern := getattr(bound, "pattern", None)) is not None:
-            yield f"matches `{pattern}`"
+    for name, sign in signs.items():
+        if (value := getattr(part, name, None)) is not None:
+            yield f"{sign} {value:g}"
+    if (pattern := getattr(part, "pattern", None)) is not None:
+        yield f"matches `{pattern}`"
 
 
 def _default(field: FieldInfo) -> str:
@@ -155,9 +164,17 @@ def _cost(tokens_per_s: float, num_gpus: int) -> float:
     return num_gpus * _PRICE / (tokens_per_s * 3600) * 1e6
 
 
+def commands() -> str:
+    """A section with the help of each subcommand."""
+    return "\n".join(
+        f"## `specray {name}`\n\n```text\n{cli.help_of(name)}```\n" for name in cli.COMMANDS
+    )
+
+
 def outputs() -> dict[Path, str]:
     """Each documentation file with a generated part, and its text."""
     parts = {"configuration.md": {"reference": configuration()}}
+    parts["cli.md"] = {"commands": commands()}
     parts["sizing.md"] = {name: sizing(example) for name, example in EXAMPLES.items()}
     return {DOCS / name: _filled(DOCS / name, texts) for name, texts in parts.items()}
 

@@ -11,7 +11,7 @@ from specray.errors import SpecrayError
 USER_ERROR = 2  # exit code, as argparse's own
 INTERRUPTED = 130
 
-_COMMANDS = {
+COMMANDS = {  # module, and what it is for
     "check": ("specray.cli.check", "explain a config file without starting it"),
     "serve": ("specray.cli.serve", "serve a model with speculative decoding"),
     "bench": ("specray.cli.bench", "measure speculation on against off"),
@@ -46,6 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
+def help_of(name: str, width: int = 100) -> str:
+    """What `specray NAME --help` prints on a terminal of so many columns."""
+    module_name, summary = COMMANDS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"specray {name}",
+        description=summary.capitalize() + ".",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=width),
+    )
+    import_module(module_name).add_arguments(parser)
+    return parser.format_help()
+
+
 def _make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """A parser that knows the arguments of the chosen subcommand only: Ray loads slowly."""
     parser = argparse.ArgumentParser(
@@ -55,7 +67,7 @@ def _make_parser(chosen: str | None) -> argparse.ArgumentParser:
         "--version", action="version", version=f"specray {metadata.version('specray')}"
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, (module_name, summary) in _COMMANDS.items():
+    for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
         if name == chosen:
             module = import_module(module_name)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
@@ -11,7 +11,12 @@ from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, find_local
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import read_file
-from specray.serve.live import check_pools_by_hand, check_user_configs
+from specray.serve.live import (
+    changes_beyond,
+    check_pools_by_hand,
+    check_user_configs,
+    live_changes,
+)
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import (
@@ -76,6 +81,23 @@ def check_file(path: Path) -> FileReport:
         raise InvalidConfigError("\n".join(faults))
     others = tuple(app.name for app in config.applications if app.import_path != BUILDER)
     return FileReport(tuple(applications), others)
+
+
+class Changes(NamedTuple):
+    """The fields in which a file differs from one that is served."""
+
+    live: tuple[str, ...]  # Serve hands these to the running replicas
+    beyond: tuple[str, ...]  # for these it replaces replicas; those of HTTP want a new Serve
+
+
+def compare_files(served: Path, path: Path) -> Changes:
+    """What would change if a file took the place of the one that is served.
+
+    Raises:
+        InvalidConfigError: one of them is no Serve config.
+    """
+    before, after = read_file(served), read_file(path)
+    return Changes(live_changes(before, after), changes_beyond(before, after))
 
 
 def _lines(error: InvalidConfigError) -> list[str]:

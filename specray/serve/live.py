@@ -65,12 +65,27 @@ def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple
     return tuple(_differences(_without_live(before), _without_live(after), ""))
 
 
+def live_changes(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
+    """The live settings in which two files differ."""
+    return tuple(_differences(_live(before), _live(after), "applications"))
+
+
 def _faults(model: type[BaseModel], settings: dict[str, Any]) -> list[Any]:
     try:
         model.model_validate(settings)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []
+
+
+def _live(config: ServeDeploySchema) -> dict[str, Any]:
+    """The `user_config` of each deployment of each application."""
+    return {
+        app.name: {
+            f"deployments.{entry.name}.user_config": entry.user_config for entry in app.deployments
+        }
+        for app in config.applications
+    }
 
 
 def _without_live(config: ServeDeploySchema) -> dict[str, Any]:

@@ -8,7 +8,12 @@ from ray.serve.schema import ServeDeploySchema
 
 from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, SimulationConfig
 from specray.errors import InvalidConfigError
-from specray.serve.live import changes_beyond, check_pools_by_hand, check_user_configs
+from specray.serve.live import (
+    changes_beyond,
+    check_pools_by_hand,
+    check_user_configs,
+    live_changes,
+)
 from specray.serve.settings import validate
 
 LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
@@ -74,6 +79,17 @@ def test_live_settings_may_change(config: dict[str, Any]) -> None:
     assert changes_beyond(before, after) == ()
     config["applications"][0].pop("deployments")
     assert changes_beyond(after, schema(config)) == ()
+
+
+def test_changes_of_live_settings_are_named(config: dict[str, Any]) -> None:
+    before = with_settings(config, "controller", {"is_enabled": True, "max_depth": 2})
+    after = with_settings(config, "controller", {"is_enabled": False, "max_depth": 2})
+    assert live_changes(before, before) == ()
+    place = "applications.specray.deployments.controller.user_config"
+    assert live_changes(before, after) == (f"{place}.is_enabled",)
+    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
+    config["applications"][0].pop("deployments")
+    assert live_changes(before, schema(config)) == (place,)
 
 
 def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:

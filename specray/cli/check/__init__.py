@@ -12,6 +12,13 @@ from specray.cli.output import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `specray check`."""
     parser.add_argument("config", type=Path, help="a Serve config file, as for `serve run`")
+    parser.add_argument(
+        "--from",
+        dest="served",
+        type=Path,
+        metavar="FILE",
+        help="what is served now: say what would change live, and what would replace replicas",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -22,12 +29,19 @@ def run(args: argparse.Namespace) -> int:
         0, with or without warnings.
 
     Raises:
-        InvalidConfigError: the file could not be served.
+        InvalidConfigError: the file could not be served, or what is served now can't be read.
     """
     with redirect_stdout(sys.stderr):  # vLLM logs to stdout from its import on
-        from specray.cli.check.report import text
-        from specray.serve.check import check_file
+        from specray.cli.check.report import change_lines, text
+        from specray.serve.check import check_file, compare_files
 
         report = check_file(args.config)
-    say(json.dumps(report.as_dict(), indent=2) if args.json else text(args.config, report))
+        changes = compare_files(args.served, args.config) if args.served else None
+    if args.json:
+        compared = {} if changes is None else {"changes": changes._asdict()}
+        say(json.dumps(report.as_dict() | compared, indent=2))
+        return 0
+    say(text(args.config, report))
+    if changes is not None:
+        say("\n".join(change_lines(args.served, changes)))
     return 0

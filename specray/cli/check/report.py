@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specray.models import ModelSize
-from specray.serve.check import Application, FileReport
+from specray.serve.check import Application, Changes, FileReport
 from specray.serve.gpus import smallest_with
 from specray.serve.memory import DraftMemory, TargetMemory
 from specray.serve.pools import Pool
@@ -15,6 +15,15 @@ _GIB = 1 << 30
 def text(path: Path, report: FileReport) -> str:
     """A report for people."""
     return "\n".join(_file_lines(path, report))
+
+
+def change_lines(served: Path, changes: Changes) -> Iterator[str]:
+    """What would change if the file took the place of the one that is served."""
+    yield f"against {served}:"
+    if not (changes.live or changes.beyond):
+        yield "  nothing changes"
+    yield from (f"  live, within seconds: {place}" for place in changes.live)
+    yield from (f"  by replacing replicas: {place}" for place in changes.beyond)
 
 
 def _file_lines(path: Path, report: FileReport) -> Iterator[str]:

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specray.cli import main
 
@@ -32,3 +33,26 @@ def test_a_faulty_file_ends_with_its_field(
     output = capsys.readouterr()
     assert output.out == ""
     assert "faulty.yaml: applications.specray: speculation.max_depth: " in output.err
+
+
+def test_what_a_changed_file_would_do_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "changed.yaml"
+    changed = yaml.safe_load(LOCAL.read_text())
+    changed["applications"][0]["args"]["speculation"]["max_depth"] = 4
+    changed["applications"][0]["deployments"] = [
+        {"name": "controller", "user_config": {"is_enabled": False}}
+    ]
+    file.write_text(yaml.safe_dump(changed))
+
+    assert main(["check", str(file), "--from", str(LOCAL)]) == 0
+    told = capsys.readouterr().out
+    assert f"against {LOCAL}:" in told
+    assert "live, within seconds: applications.specray.deployments.controller.user_config" in told
+    assert "by replacing replicas: applications.specray.args.speculation.max_depth" in told
+
+    assert main(["check", str(LOCAL), "--from", str(LOCAL), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == {"live": [], "beyond": []}
+    assert main(["check", str(LOCAL), "--from", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
