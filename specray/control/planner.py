@@ -90,7 +90,10 @@ class Planner:
         self._arrivals.advance(now_s)
 
     def observe_step(self, load: StepLoad, seconds: float, *, is_drafting: bool = False) -> None:
-        """Note a finished step, its draft tokens among the load; `learn` learns from it.
+        """Note a finished step, its draft tokens among the load.
+
+        `learn` learns how long steps take from it, of the first one at once: without, nothing could
+        be planned.
 
         Args:
             load: What it held.
@@ -104,6 +107,8 @@ class Planner:
         else:  # as if drafts worked beside it, so that all that is learnt is alike
             factor = 1.0 if is_drafting else self._slowdown.factor
             self._steps.append((load, factor * seconds))
+            if self.step_time.is_blank:
+                self.learn()
             if load.num_prefill_tokens == 0:
                 is_plain = load.num_tokens <= load.num_requests
                 self._plain_turns.observe(load.num_requests, is_plain=is_plain)
@@ -139,8 +144,8 @@ class Planner:
     def learn(self) -> None:
         """Learn from all that was noted since the last call.
 
-        Apart from noting it, as it is the greater part of the planner's work and nothing has to
-        wait for it: it is done while the next step computes.
+        Apart from noting it, as it is a good part of the planner's work and the next plans may do
+        without: its place is where the next step computes.
         """
         steps, self._steps = self._steps, []
         for load, seconds in steps:
@@ -218,23 +223,35 @@ class Planner:
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
-        plain = self._plan_ahead((), num_plain + len(offers))
-        least_gain = _LEAST_GAIN if self.is_off else 1.0
-        goodput = _goodput_of_both(speculative, plain, chance, wait_s)
-        is_worth_it = goodput > least_gain * self._slowdown.factor * plain.goodput
+        is_worth_it = self._is_worth_it(speculative, num_plain + len(offers), chance, wait_s)
         if is_beside and is_worth_it and self._slowdown.take_rest():
             return (0,) * len(offers)
         depths = speculative.depths if is_worth_it else (0,) * len(offers)
         self.is_off = not any(depths)
+        return self._with_probe(offers, depths, num_plain + len(offers), wait_s)
+
+    def _is_worth_it(
+        self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
+    ) -> bool:
+        """Whether asking for proposals beats plain decoding, which no draft slows down."""
+        plain = self._plan_ahead((), num_decoding)
+        least_gain = _LEAST_GAIN if self.is_off else 1.0
+        goodput = _goodput_of_both(speculative, plain, chance, wait_s)
+        return goodput > least_gain * self._slowdown.factor * plain.goodput
+
+    def _with_probe(
+        self, offers: Sequence[Offer], depths: tuple[int, ...], num_decoding: int, wait_s: float
+    ) -> tuple[int, ...]:
+        """The depths, with a short proposal for some that are left out if it is time for that."""
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
         if not left_out:
             if any(depths):
                 self._probe_clock.settle()
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
-        self._heed_load(len(offers) + num_plain)
+        self._heed_load(num_decoding)
         probed = left_out[:_MOST_PROBED]
-        cost_s = self._probe_cost_s(len(probed), len(offers) + num_plain, wait_s)
+        cost_s = self._probe_cost_s(len(probed), num_decoding, wait_s)
         self.is_probing = self._probe_clock.tick(self._step_s, cost_s)
         if not self.is_probing:
             self.near = frozenset(probed if self._probe_clock.is_near else ())

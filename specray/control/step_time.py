@@ -86,6 +86,11 @@ class StepTimeModel:
         if self._has_prior:
             self._begin(1.0)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is known at all, so that all predictions are 0."""
+        return not self._coefficients.any()
+
     def _begin(self, scale: float) -> None:
         """Start from the prior."""
         unit_s = scale * float(self._prior.predict(StepLoad(1, 1, 0), np.zeros(1))[0])

@@ -173,6 +173,7 @@ class Target:
         ran = [*decoding, *(request for request in prefilling if request.number in pieces)]
         num_kv = sum(map(_num_computed, ran)) + num_decode + num_prefill
         load = StepLoad(len(ran), num_decode + num_prefill, num_kv, 0, num_prefill)
+        self._speculation.learn()
         yield self._env.timeout(self._settings.law.step_s(load))
         self._finish(_Planned(ran, pieces, proposals, load, began_s, started_s))
 
@@ -270,7 +271,6 @@ class Target:
         )
         growing = [request.number for request in grown if not request.is_finished]
         self._speculation.commit({number: lengths[number] for number in growing}, 0)
-        self._speculation.learn()
 
     def _note_times(self, grown: Sequence[Request]) -> None:
         for request in grown:

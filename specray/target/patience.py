@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from specray.control.latency import LatencyEstimate
 from specray.target.session import Session
 
-_PATIENT_MISSES = 2  # in a row; nobody waits for a session any longer until it answers
-_GAIN = 0.05  # of each commit, in how many are missed and how long is waited for those
+_PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
+_GAIN = 0.05  # of each commit, in how many are behind and how long is waited for those
 _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
-_UNDECIDED, _HARDLY_A_HIT = 0.75, 0.9  # rates of misses: to begin with, and too high to count on
+_UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
@@ -27,8 +27,8 @@ class Patience:
 
     def __init__(self) -> None:
         self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
-        self._miss_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
-        self._refusal_rate = 0.0  # of the misses, how many were not worth a wait
+        self._behind_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
+        self._refusal_rate = 0.0  # of these, how many were not worth a wait
         self._lost_rate = 0.0  # of proposals, which their step began without
         self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
         self._num_refusals = 0  # since the latest wait or trial
@@ -41,10 +41,10 @@ class Patience:
         Nothing where it was drafted ahead, and nothing where a step goes on without it.
         """
         answer_s = self.answer_s(max_wait_s)
-        if self._miss_rate > _HARDLY_A_HIT:
+        if self._behind_rate > _HARDLY_AHEAD:
             return answer_s
         waited_s = answer_s if math.isfinite(answer_s) else 0.0
-        return self._miss_rate * (1 - self._refusal_rate) * waited_s
+        return self._behind_rate * (1 - self._refusal_rate) * waited_s
 
     @property
     def chance(self) -> float:
@@ -70,23 +70,23 @@ class Patience:
     def has_left_for(self, session: Session) -> bool:
         """Whether the session, or its router, has not been silent for too long."""
         is_silent = self._silence.get(session.router, 0) >= _PATIENT_SILENCE
-        return session.num_missed < _PATIENT_MISSES and not is_silent
+        return session.num_silent < _PATIENT_WAITS and not is_silent
 
     def hear_of(self, session: Session) -> None:
         """A proposal came for the session, in time or late."""
-        session.num_missed = 0
+        session.num_silent = 0
         self._silence.pop(session.router, None)
 
     def observe_answer(self, session: Session, arrived: float) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead."""
-        is_miss = arrived > session.committed_at
-        self._miss_rate += _GAIN * (is_miss - self._miss_rate)
-        if is_miss:
+        is_behind = arrived > session.committed_at
+        self._behind_rate += _GAIN * (is_behind - self._behind_rate)
+        if is_behind:
             self._latency.observe(arrived - session.committed_at)
 
-    def observe_miss(self) -> None:
+    def observe_absence(self) -> None:
         """A step begins without a proposal that is due."""
-        self._miss_rate += _GAIN * (1 - self._miss_rate)
+        self._behind_rate += _GAIN * (1 - self._behind_rate)
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool
@@ -112,7 +112,7 @@ class Patience:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
         self._lost_rate *= _RELIEF
         if math.isinf(self.answer_s(max_wait_s)):
-            self._miss_rate = min(self._miss_rate, _UNDECIDED)
+            self._behind_rate = min(self._behind_rate, _UNDECIDED)
 
     def take_trial(self) -> bool:
         """Whether to wait though it doesn't seem worth it, to learn how long answers take now."""
@@ -140,7 +140,7 @@ class Patience:
         if silent:  # their proposals take longer than the wait; assume twice as long
             self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
         for session in silent:
-            session.num_missed += 1
+            session.num_silent += 1
         silent_ids = {session.session_id for session in silent}
         heard_of = {s.router for s in awaited if s.session_id not in silent_ids}
         for router in {s.router for s in silent} - heard_of:

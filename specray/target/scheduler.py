@@ -142,7 +142,7 @@ class SpeculativeScheduler(Scheduler):
         """Learn from the step before, too: vLLM asks for the bitmask while this one computes.
 
         That holds for GPUs and for workers in processes of their own. A CPU worker in the engine's
-        process has finished its forward pass by then, and samples after it.
+        process has finished its forward pass by then, so that learning counts as part of the step.
         """
         self._speculation.learn()
         self._step_times.note_step(self._planner.step_time)
@@ -197,6 +197,7 @@ class SpeculativeScheduler(Scheduler):
         """Close the streams, then what vLLM holds."""
         self._server.stop(0.0)
         self._journal.close()
+        self._speculation.learn()
         self._step_times.save(self._planner.step_time)
         super().shutdown()
 

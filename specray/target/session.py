@@ -46,7 +46,7 @@ class Session:
     num_late: int = 0  # whose proposal came while they were held back, or later
     num_absent: int = 0  # whose proposal never came
     overdue_at: int | None = None  # the length whose proposal had not come when its step began
-    num_missed: int = 0  # waits for its proposals that were in vain, since it was heard of
+    num_silent: int = 0  # waits for its proposals that were in vain, since it was heard of
 
     def room(self) -> int:
         """Draft tokens that could still become part of the answer: the last is never one."""

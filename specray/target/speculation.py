@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
-from specray.target.buffer import ProposalBuffer
+from specray.target.buffer import Arrival, ProposalBuffer
 from specray.target.counters import Counters
 from specray.target.offers import Offers
 from specray.target.patience import Patience
@@ -285,6 +285,18 @@ class Speculation:
         """The session's proposal, or else the target's own; no copy where the draft has none."""
         arrival = self._buffer.take(session.session_id)
         is_covered = self._buffer.is_covered(session.session_id)
+        was_due = session.is_due
+        self._book(session, arrival, is_covered=is_covered)
+        # Where a look-up finds nothing, nor do we, but by n-grams.
+        is_in_vain = session.source == "prompt_lookup" and not self._stop_gap.has_ngrams
+        if arrival is not None and (arrival.proposal.token_ids or is_in_vain):
+            return arrival.proposal
+        if was_due and is_covered and not self._stop_gap.has_ngrams:
+            return None
+        return self._find_stop_gap(session)
+
+    def _book(self, session: Session, arrival: Arrival | None, *, is_covered: bool) -> None:
+        """Learn from what has come, or has not, of what was due."""
         if arrival is not None:
             session.source = arrival.proposal.source
             self._patience.hear_of(session)
@@ -294,16 +306,9 @@ class Speculation:
             elif is_covered:
                 self._patience.observe_answer(session, session.committed_at)
             else:
-                self._patience.observe_miss()
+                self._patience.observe_absence()
                 self._counters.stats.num_misses += 1
-        was_due, session.is_due = session.is_due, False
-        # Where a look-up finds nothing, nor do we, but by n-grams.
-        is_in_vain = session.source == "prompt_lookup" and not self._stop_gap.has_ngrams
-        if arrival is not None and (arrival.proposal.token_ids or is_in_vain):
-            return arrival.proposal
-        if was_due and is_covered and not self._stop_gap.has_ngrams:
-            return None
-        return self._find_stop_gap(session)
+        session.is_due = False
 
     def _find_stop_gap(self, session: Session) -> Proposal | None:
         """What the target proposes itself, where that is wanted."""

@@ -47,13 +47,13 @@ class Engine:
         return [self._step() for _ in range(num_steps)]
 
     def _step(self) -> tuple[int, ...]:
+        self.planner.learn()
         num_tokens = len(self._depths) + sum(self._depths)
         seconds = memory_bound(num_tokens)
         self.elapsed_s += seconds + self.latency_s * any(self._depths)
         for acceptance, depth in zip(self.acceptances, self._depths, strict=True):
             self.num_committed += 1 + self._verify(acceptance, depth)
         self.planner.observe_step(load(num_tokens), seconds)
-        self.planner.learn()
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(offers, 0, self.latency_s)
         return self._depths

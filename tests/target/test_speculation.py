@@ -114,13 +114,6 @@ class Buffer(ProposalBuffer):
         return is_complete
 
 
-def planner_after_a_step() -> Planner:
-    planner = Planner()
-    planner.observe_step(StepLoad(1, 1, 0), STEP_S + TOKEN_S)
-    planner.learn()
-    return planner
-
-
 Answer = Callable[[Commit, tuple[int, ...]], Proposal | None]
 
 
@@ -131,9 +124,7 @@ class World:
         self.clock = Clock()
         self.streams = Streams()
         self.buffer = Buffer(self.clock)
-        self.speculation = Speculation(
-            self.buffer, self.streams, self.clock, planner_after_a_step()
-        )
+        self.speculation = Speculation(self.buffer, self.streams, self.clock)
         self.sessions: dict[int, Session] = {}
         self.tokens: dict[int, list[int]] = {}
         self.latency_s = 0.002
@@ -862,7 +853,7 @@ def test_turnarounds_are_counted_where_a_draft_was_in_time(
 
 
 def test_a_wait_is_no_overhead(world: World) -> None:
-    planner = planner_after_a_step()
+    planner = Planner()
     world.speculation = Speculation(world.buffer, world.streams, world.clock, planner)
     world.open()
     world.run(20)
