@@ -9,10 +9,6 @@ class InvalidConfigError(SpecrayError):
     """Mend the configuration: the message names the field, the value and the remedy."""
 
 
-class InvalidRequestError(SpecrayError):
-    """Mend the request: it asks for something that can't be served (HTTP 400)."""
-
-
 class ProtocolError(SpecrayError):
     """The peer sent something the speculation protocol does not allow; drop its message."""
 
