@@ -32,8 +32,9 @@ def draw(path: Path, meta: Mapping[str, str], plan: SweepPlan, cells: Sequence[C
         _over_time(grid[2], plan, cells)
         grid[1][1].autoscale(axis="y")  # from 0 on there is no logarithm
         grid[1][1].set_yscale("log")
-        for which in (grid[1][1].yaxis.set_major_formatter, grid[1][1].yaxis.set_minor_formatter):
-            which("{x:g}")
+        grid[1][1].yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        grid[1][1].yaxis.set_major_formatter("{x:g}")
+        grid[1][1].yaxis.set_minor_formatter("")
         grid[0][0].legend(fontsize=7, ncols=2)
 
 
@@ -69,13 +70,12 @@ def _over_time(pair: Any, plan: SweepPlan, cells: Sequence[Cell]) -> None:
     label(pair[1], "specray's acceptance over time, round 1", "s", "accepted over verified")
     start_s = 0.0
     for load in plan.loads:
+        name = f"{load.name} QPS" if load.qps else load.name
         found = [c for c in cells if (c.load, c.system, c.round_index) == (load.name, OURS, 0)]
         for cell in found:
             times = [start_s + moment.at_s for moment in cell.moments]
             known = [m for m in cell.moments if m.acceptance_rate is not None]
-            pair[0].plot(
-                times, [m.depth for m in cell.moments], ".-", label=f"{load.name} QPS", linewidth=1
-            )
+            pair[0].plot(times, [m.depth for m in cell.moments], ".-", label=name, linewidth=1)
             pair[1].plot(
                 [start_s + m.at_s for m in known],
                 [m.acceptance_rate for m in known],
