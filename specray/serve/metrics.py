@@ -254,6 +254,7 @@ class DraftMetrics:
             "Time spent on answers, and ahead: on what nobody waits for.",
             (*keys, "work"),
         )
+        self._answers_s = 0.0
         self._sessions = instruments.Gauge(
             "specray_draft_sessions", description="Open sessions.", tag_keys=keys
         )
@@ -264,7 +265,9 @@ class DraftMetrics:
         self._tokens.follow(stats.num_proposed, **self._tags)
         self._ahead.follow(stats.num_ahead, **self._tags)
         self._evictions.follow(stats.num_evicted, **self._tags)
-        self._busy.follow(stats.busy_s - stats.ahead_s, **self._tags, work="answers")
+        # A snapshot within a turn may hold its time ahead and not yet all its time.
+        self._answers_s = max(self._answers_s, stats.busy_s - stats.ahead_s)
+        self._busy.follow(self._answers_s, **self._tags, work="answers")
         self._busy.follow(stats.ahead_s, **self._tags, work="ahead")
         self._sessions.set(stats.num_open_sessions, tags=self._tags)
 

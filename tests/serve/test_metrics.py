@@ -232,6 +232,9 @@ def test_the_draft_reports_its_method(instruments: Instruments) -> None:
     assert values["specray_draft_evictions", "prompt_lookup"] == 2
     assert values["specray_draft_busy_seconds", "prompt_lookup", "answers"] == 0.5
     assert values["specray_draft_busy_seconds", "prompt_lookup", "ahead"] == 0.5
+    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.75, num_ahead=30, ahead_s=0.6))  # amid a turn
+    metrics.publish(EngineStats(4, 11, 44, 1, 2, 0.9, num_ahead=30, ahead_s=0.6))
+    assert values["specray_draft_busy_seconds", "prompt_lookup", "answers"] == 0.5
     assert values["specray_draft_sessions", "prompt_lookup"] == 4
 
 
