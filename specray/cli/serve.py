@@ -16,7 +16,8 @@ from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve.config_file import read_file
 from specray.serve.live import changes_beyond, check_pools_by_hand, check_user_configs
-from specray.serve.local import LocalCluster, check_port
+from specray.serve.local import LocalCluster
+from specray.serve.ports import check_port
 from specray.serve.settings import AppArgs, parse
 
 _BUILDER = "specray:build_app"

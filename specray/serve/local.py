@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -19,30 +18,13 @@ from ray.serve._private import api as serve_api
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
+from specray.serve.ports import free_port
 from specray.serve.settings import AppArgs, places_of_targets
 
 _POLL_S = 1.0
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _LOOPBACK = "127.0.0.1"
 _EXIT_S = 10.0
-
-
-def check_port(host: str, port: int) -> None:
-    """See that nobody listens there: Ray's proxy would share the port silently (SO_REUSEPORT).
-
-    Raises:
-        InvalidConfigError: the port is taken or not allowed.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InvalidConfigError(
-                f"port {port} on {host} can't be used ({reason}); is another `specray "
-                "serve` running? Stop it, or choose another port with --port (make serve PORT=...)"
-            ) from None
 
 
 class LocalCluster:
@@ -52,7 +34,7 @@ class LocalCluster:
         self._shared_cpus = shared_cpus
         self._say = say
         self._progress = _Progress(say)
-        self._metrics_port = _free_port()
+        self._metrics_port = free_port()
         # Not the default temp folder's depth: Ray's socket paths must stay under 108 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="specray-ray-"))
 
@@ -231,10 +213,3 @@ def _outlive(processes: Sequence[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, timeout=_EXIT_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port

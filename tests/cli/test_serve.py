@@ -10,6 +10,7 @@ import yaml
 from specray.cli import main
 from specray.cli.serve import Signals, read_config
 from specray.errors import InvalidConfigError
+from specray.serve.ports import free_port
 
 
 @pytest.fixture
@@ -142,9 +143,3 @@ def test_one_signal_reloads() -> None:
 
     assert signals.reload.wait(1.0)
     assert not signals.stop.is_set()
-
-
-def free_port() -> int:
-    from tests.serve.service import free_port as find
-
-    return find()

@@ -5,7 +5,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,8 @@ from typing import Any
 import openai
 import psutil
 import yaml
+
+from specray.serve.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m-instruct"
@@ -34,12 +35,6 @@ def local_config(**draft: Any) -> dict[str, Any]:
     args["draft"] = args["draft"] | draft
     args["draft"]["deployment_config"]["ray_actor_options"]["num_cpus"] = 0
     return config
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Service:

@@ -19,13 +19,14 @@ import pytest
 import yaml
 
 from specray.cli import main
+from specray.serve.ports import free_port
 from tests.docs.fences import WITH_SERVICE, Fence, commands
 from tests.prometheus import RARE, Query, dashboard_queries, prometheus, rule_queries
 from tests.serve.chromium import browser
 from tests.serve.identity import Answer, answer, answers, assert_same
 from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
-from tests.serve.service import MODEL, Service, free_port, launch, local_config, running
+from tests.serve.service import MODEL, Service, launch, local_config, running
 from tests.serve.watching import ask, lines_of, spans_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import yaml
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.errors import InvalidConfigError
 from specray.models import resolve
+from specray.serve.ports import free_port
 
 _HOST = "127.0.0.1"
 
@@ -177,13 +177,6 @@ def as_flags(engine_kwargs: Mapping[str, Any]) -> list[str]:
             text = json.dumps(value) if isinstance(value, (dict, list)) else str(value)
             words += [f"--{flag}", text]
     return words
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_healthy(url: str) -> bool:

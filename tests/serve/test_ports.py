@@ -1,10 +1,11 @@
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from specray.errors import InvalidConfigError
-from specray.serve.local import check_port
+from specray.serve.ports import check_port, free_port
 
 
 @pytest.fixture
@@ -38,3 +39,13 @@ def test_a_free_port_is_left_free(listener: socket.socket) -> None:
 def test_what_can_not_be_a_port_here_is_refused(host: str, port: int) -> None:
     with pytest.raises(InvalidConfigError, match=rf"port {port} on {host} can't be used"):
         check_port(host, port)
+
+
+def test_a_port_is_found_that_no_connection_is_given_before_a_server_starts() -> None:
+    first_of_connections = int(
+        Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
+    )
+    for _ in range(20):
+        port = free_port()
+        check_port("127.0.0.1", port)
+        assert 19_999 < port < first_of_connections
