@@ -6,7 +6,6 @@ from contextlib import suppress
 
 from specray.errors import InvalidConfigError, StartupError
 
-_LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_768)  # above Ray's workers', below those of outgoing connections
 _TRIES = 100
 
@@ -22,7 +21,7 @@ def free_port() -> int:
     """
     for port in random.sample(_PORTS, _TRIES):
         with socket.socket() as probe, suppress(OSError):
-            probe.bind((_LOOPBACK, port))
+            probe.bind(("", port))  # on no interface: Ray's metrics listen on all
             return port
     raise StartupError(f"no free port among {_TRIES} from {_PORTS[0]} to {_PORTS[-1]}")
 

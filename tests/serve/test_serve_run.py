@@ -48,4 +48,5 @@ def test_a_faulty_file_is_named_with_its_fault(tmp_path: Path, ray_folder: str) 
             left = service.processes()
         for survivor in left:
             survivor.kill()
+        process.wait(timeout=10.0)
     assert not any("ServeReplica" in line for line in service.lines)  # no engine was started
