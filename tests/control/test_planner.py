@@ -419,3 +419,15 @@ def test_what_is_noted_is_learnt_from_when_there_is_time() -> None:
     after = engine.planner.plan(offers, 0)
     assert after.num_expected < before.num_expected
     assert after.step_s > before.step_s
+
+
+def test_a_probe_that_surprises_is_soon_followed_by_another() -> None:
+    engine = Engine(latency_s=0.02)  # one good probe is not enough
+    engine.quality = 0.0
+    engine.run(1500)
+    engine.quality = 1.0
+    while not any(engine.run(1)[0]):
+        pass
+    until_the_next = next(i for i, depths in enumerate(engine.run(400)) if any(depths))
+
+    assert until_the_next <= 16  # pauses had grown to 128 steps
