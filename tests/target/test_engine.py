@@ -61,11 +61,13 @@ def answers(engine: Engine, jobs: list[Job]) -> list[list[int]]:
 def test_perfect_draft_is_accepted_whole(
     engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
 ) -> None:
-    tally = Tally(engine)
+    tally, before = Tally(engine), sum(engine.stats().calibration.num_tokens)
     with FakeRouter(engine.address, scripted(jobs, answers, noise=0.0)):
         assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
     proposed, accepted = tally.take()
     assert proposed == accepted > len(jobs) * 50
+    learnt = sum(engine.stats().calibration.num_tokens) - before
+    assert learnt >= proposed - len(jobs) * MAX_DEPTH  # but for the last step's
     assert engine.stats().num_open_sessions == 0
 
 
