@@ -168,7 +168,7 @@ def _greet(host: str, port: int, cluster: LocalCluster, applications: dict[str, 
     say(
         f"\n  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n"
         f'    -d \'{{"model": "{model}", "messages": '
-        '[{"role": "user", "content": "Why is the sky blue?"}], "stream": true}\'\n'
+        '[{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 64}\'\n'
     )
 
 

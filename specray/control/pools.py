@@ -137,7 +137,7 @@ def _reason_of_drafts(
         lost = 1 - goodputs[wanted] / goodputs[now]
         return f"{now - wanted} less cost {lost:.0%} goodput, and are cheaper"
     more = goodputs[now + 1] / goodputs[now] - 1
-    return f"one more would bring {more:+.1%} goodput"
+    return f"enough: one more would bring {more:+.1%} goodput"
 
 
 def wanted_targets(
