@@ -21,7 +21,7 @@ def free_port() -> int:
     """
     for port in random.sample(_PORTS, _TRIES):
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", port))  # on no interface: Ray's metrics listen on all
+            probe.bind(("", port))  # used on no interface, as Ray's metrics listen on all
             return port
     raise StartupError(f"no free port among {_TRIES} from {_PORTS[0]} to {_PORTS[-1]}")
 
