@@ -69,10 +69,11 @@ class SlowLoop:
         self._costs = DraftCosts()
         self._hit_rates: dict[str, float] = {}  # by deployment
         start = "nothing has been decided yet"
-        self.decisions = Decisions(
+        self._decided = Decisions(  # whatever is chosen by hand
             Decision("depth ceiling", max_depth, max_depth, start),
             Decision("fan-out ceiling", max_fan_out, max_fan_out, start),
         )
+        self.decisions = self._decided
 
     def decide(
         self,
@@ -90,20 +91,20 @@ class SlowLoop:
             max_wait_s: Longest that a step waits for proposals.
         """
         if not by_hand.is_frozen:
-            self.decisions = self._decide(targets, drafts, max_wait_s)
+            self._decided = self._decide(targets, drafts, max_wait_s)
         num_now = Counter([t.deployment for t in targets] + [d.deployment for d in drafts])
         chosen = {
             pool: Decision(pool, number, num_now[pool], _BY_HAND)
             for pool, number in by_hand.num_replicas.items()
         }
-        fan_out = self.decisions.max_fan_out
+        fan_out = self._decided.max_fan_out
         if by_hand.max_fan_out is not None:
             value = min(by_hand.max_fan_out, self._max_fan_out)
             fan_out = replace(fan_out, value=value, reason=_BY_HAND)
         self.decisions = replace(
-            self.decisions,
+            self._decided,
             max_fan_out=fan_out,
-            num_replicas={**self.decisions.num_replicas, **chosen},
+            num_replicas={**self._decided.num_replicas, **chosen},
         )
         return self.decisions
 
@@ -114,7 +115,7 @@ class SlowLoop:
         max_wait_s: float,
     ) -> Decisions:
         self._costs = draft_costs(drafts, self._costs)
-        before = self.decisions
+        before = self._decided
         depth = depth_ceiling(targets, drafts, self._costs, before.max_depth.value, self._max_depth)
         fan_out = fan_out_ceiling(drafts, before.max_fan_out.value, self._max_fan_out)
         return Decisions(depth, fan_out, self._pools(targets, drafts, max_wait_s))
@@ -141,8 +142,8 @@ class SlowLoop:
                 *(self._draft_pool, targets, len(drafts), self._costs),
                 *(self._objective, self._most_drafts, max_wait_s),
             )
-        elif self._draft_pool in self.decisions.num_replicas:  # targets are at 0: so are drafts
-            pools[self._draft_pool] = self.decisions.num_replicas[self._draft_pool]
+        elif self._draft_pool in self._decided.num_replicas:  # targets are at 0: so are drafts
+            pools[self._draft_pool] = self._decided.num_replicas[self._draft_pool]
         return pools
 
     def _recalled(self, target: TargetReport, *, has_drafts: bool) -> TargetReport:

@@ -41,6 +41,7 @@ class _Session:
     previous_position: int = -1
     answered_position: int = -1  # tokens were proposed there, in time or late
     covered_position: int = -2  # the outcomes of a verification there have arrived
+    is_lost: bool = False  # its draft has let go of it; nothing more will come at this length
     is_alive: bool = False
     arrivals: dict[tuple[int, int], Arrival] = field(default_factory=dict)
     taken: Arrival | None = None  # what the running step verifies, or a part of
@@ -118,6 +119,7 @@ class ProposalBuffer:
                 return
             if position != session.position:
                 session.previous_position = session.position
+            session.is_lost = False
             session.position, session.last_token_id = position, last_token_id
             recent = (*session.recent, *added) if added else (last_token_id,)
             session.recent = recent[-self.max_depth - 2 :]
@@ -134,11 +136,20 @@ class ProposalBuffer:
         with self._changed:
             self._sessions.pop(session_id, None)
 
-    def holds(self, session_id: int, router: str) -> bool:
-        """Whether the session is open, and the router's."""
+    def lose(self, router: str, session_ids: Collection[int] | None = None) -> list[int]:
+        """Wait no longer for these of a router's sessions, or for all: their draft is gone.
+
+        Returns:
+            Those that are open, and the router's.
+        """
         with self._changed:
-            session = self._sessions.get(session_id)
-            return session is not None and session.router == router
+            ids = self._sessions.keys() if session_ids is None else session_ids
+            lost = [i for i in ids if i in self._sessions and self._sessions[i].router == router]
+            for session_id in lost:
+                self._sessions[session_id].is_lost = True
+            if lost:
+                self._changed.notify_all()
+            return lost
 
     def offer(self, proposal: Proposal, router: str) -> Verdict:
         """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""
@@ -221,8 +232,8 @@ class ProposalBuffer:
 
     def _is_ready(self, session_id: int) -> bool:
         session = self._sessions.get(session_id)
-        if session is None:
-            return True  # closed, or lost its draft: nothing to wait for
+        if session is None or session.is_lost:
+            return True  # nothing to wait for
         is_here = (session.position, session.last_token_id) in session.arrivals
         return is_here or session.covered_position == session.previous_position
 

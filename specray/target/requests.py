@@ -44,6 +44,7 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         uses_distributions=not request.use_structured_output,
         request_id=names(request).request_id,
         tenant=printable(args.get(TENANT_ARG)),
+        min_length=request.num_prompt_tokens + params.min_tokens,
     )
 
 
@@ -58,6 +59,16 @@ def is_sampled(request: Request) -> bool:
     """Whether its tokens are drawn, and not just the likeliest ones."""
     params = request.sampling_params
     return params is not None and params.sampling_type != SamplingType.GREEDY
+
+
+def forbids_drafts(request: Request) -> bool:
+    """Whether no request may speculate in a step with this one.
+
+    vLLM 0.29's rejection sampler can't report the log probabilities of tokens of the client's
+    choice: it fails, or answers with others'. A step without drafts does not use it.
+    """
+    params = request.sampling_params
+    return params is not None and bool(params.logprob_token_ids)
 
 
 def _needs_depth_0(params: SamplingParams) -> bool:

@@ -88,6 +88,7 @@ class SpeculativeScheduler(Scheduler):
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
         self._session_ids: dict[str, int] = {}
+        self._draftless: set[str] = set()  # requests beside which none may speculate
         self._next_session_id = itertools.count(1)
         self._step = _Step(0.0, {}, StepLoad(0, 0, 0), is_decode_only=False)
         self._verified_at: float | None = None  # when the latest step's tokens were known
@@ -101,6 +102,8 @@ class SpeculativeScheduler(Scheduler):
     def add_request(self, request: Request) -> None:
         """Queue a request, and announce it to its router if it may speculate."""
         super().add_request(request)
+        if requests.forbids_drafts(request):
+            self._draftless.add(request.request_id)
         if request.request_id in self._session_ids:
             return  # more input for a request that streams its prompt
         self._load_meter.observe_arrival(request.request_id)
@@ -221,6 +224,7 @@ class SpeculativeScheduler(Scheduler):
         self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
         self._journal.end(request.request_id, request.status.name.lower())
         self._load_meter.forget(request.request_id)
+        self._draftless.discard(request.request_id)
         session_id = self._session_ids.pop(request.request_id, None)
         if session_id is not None:
             self._speculation.close(session_id)
@@ -238,7 +242,7 @@ class SpeculativeScheduler(Scheduler):
         for request in self.running:
             request.spec_token_ids = []
             session_id = self._session_ids.get(request.request_id)
-            if session_id is not None and _is_decoding(request):
+            if session_id is not None and not self._draftless and _is_decoding(request):
                 decoding[session_id] = request
         self._speculation.expect(self._surroundings())
         num_prefills = sum(request.is_prefill_chunk for request in self.running)

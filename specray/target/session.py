@@ -31,6 +31,7 @@ class Session:
     request_id: str = ""  # for logs and traces
     traceparent: str = ""  # the span that its draft's is part of
     tenant: str = ""  # whom it is for
+    min_length: int = 0  # prompt and answer, in tokens: a shorter answer may not end
     acceptances: dict[Source, AcceptanceRate] = field(
         default_factory=lambda: defaultdict(request_acceptance)
     )  # a hybrid's copies go further than its model's guesses, or less far
@@ -47,11 +48,24 @@ class Session:
     num_absent: int = 0  # whose proposal never came
     overdue_at: int | None = None  # the length whose proposal had not come when its step began
     num_silent: int = 0  # waits for its proposals that were in vain, since it was heard of
+    num_losses: int = 0  # drafts that let go of it, since one proposed something
+    announced_from: int = 0  # the length from which it may be announced again
 
     def room(self) -> int:
         """Draft tokens that could still become part of the answer: the last is never one."""
         return max(0, self.max_length - len(self.token_ids) - 1)
 
+    def room_before_end(self) -> int | None:
+        """Draft tokens up to where the answer may end; None beyond.
+
+        vLLM 0.29 forbids stop tokens behind the last draft token by the length before the step, so
+        a step that begins where the answer may not end must not reach where it may.
+        """
+        num_left = self.min_length - len(self.token_ids)
+        return num_left - 1 if num_left > 0 else None
+
     def cap(self, policy_depth: int) -> int:
         """Most draft tokens worth verifying now."""
-        return min(self.max_depth, policy_depth, self.room())
+        most = min(self.max_depth, policy_depth, self.room())
+        before_end = self.room_before_end()
+        return most if before_end is None else min(most, before_end)

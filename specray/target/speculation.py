@@ -160,6 +160,9 @@ class Speculation:
         self._note_due(sessions)
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
+        if not ready:
+            self._stop_gap.end_step((), 0.0)
+            return {}
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
         chosen = {}
@@ -299,6 +302,7 @@ class Speculation:
         """Learn from what has come, or has not, of what was due."""
         if arrival is not None:
             session.source = arrival.proposal.source
+            session.num_losses = 0
             self._patience.hear_of(session)
         if session.is_due:
             if arrival is not None:
@@ -332,10 +336,13 @@ class Speculation:
         return self._streams.policy.max_wait_ms / 1e3
 
     def _note_losses(self) -> None:
-        lost = {i for i in self._streams.take_lost() if i in self._sessions}
-        departed = set(self._streams.take_departed())
-        for router in departed:
+        lost = [self._sessions[i] for i in self._streams.take_lost() if i in self._sessions]
+        if num_due := sum(session.is_due for session in lost):
+            is_trial = self._planner.is_probing
+            self._patience.observe_step(num_due, num_due, 0, is_trial=is_trial)
+        for session in lost:
+            self._telling.note_loss(session)
+        for router in set(self._streams.take_departed()):
             self._patience.forget(router)  # it may never come back; if it does, with a new draft
-        for session in self._sessions.values():
-            if session.session_id in lost or session.router in departed:
-                session.is_announced = session.is_due = False
+            carried = [s for s in self._sessions.values() if s.router == router]
+            self._telling.retract(router, carried)

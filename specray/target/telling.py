@@ -1,12 +1,14 @@
 """What drafts are told of sessions: announcements, commits, ends; one frame per router and step."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from specray.target.session import Session
 from specray.types import Commit, OpenSession, SessionFrame, SpeculationPolicy
+
+_LONGEST_PAUSE = 1023  # tokens; each of the pauses before it is about twice the one before
 
 
 class Streams(Protocol):
@@ -70,12 +72,30 @@ class Telling:
             session: already longer.
             length_before: its length in tokens before the step; announced with these if need be.
         """
-        if not session.is_announced:
+        if not session.is_announced and len(session.token_ids) >= session.announced_from:
             self.announce(session, length_before)
         if not session.is_announced:
             return
         session.committed_at = self._tell(session, session.wanted_depth)
         session.is_due = session.wanted_depth > 0
+
+    def note_loss(self, session: Session) -> None:
+        """Its draft let go of it; it is announced again, but ever later if none proposes anything.
+
+        Some session no draft may hold, and an announcement has all its tokens.
+        """
+        session.is_announced = session.is_due = False
+        pause = min(2**session.num_losses - 1, _LONGEST_PAUSE)
+        session.announced_from = len(session.token_ids) + pause
+        session.num_losses += 1
+
+    def retract(self, router: str, sessions: Sequence[Session]) -> None:
+        """A router's stream has ended; one that has taken its place may have heard of sessions."""
+        heard_of = tuple(session.session_id for session in sessions if session.is_announced)
+        if heard_of and self._streams.is_connected(router):
+            self._streams.send(router, SessionFrame(closes=heard_of))
+        for session in sessions:
+            session.is_announced = session.is_due = False
 
     def close(self, session: Session) -> None:
         """End the session on its draft, if that has heard of it.

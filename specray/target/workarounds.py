@@ -5,6 +5,7 @@ longer needs one of these.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,7 @@ from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
 from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 VLLM_VERSION = "0.29.0"
 """The version that all of these were made for and tested with."""
@@ -37,6 +39,23 @@ def apply_to_frontend() -> None:
     SamplingParams._validate_spec_decode = _accept_logit_bias
     if OutputProcessor.process_outputs is not _process_one_token_at_a_time:
         OutputProcessor.process_outputs = _process_one_token_at_a_time
+
+
+@contextmanager
+def prefills_draw_nothing(runner: GPUModelRunner) -> Iterator[None]:
+    """Sample without touching the generators of seeded requests whose prompt is not read yet.
+
+    vLLM 0.29.0 draws a token for each part of a prompt, throws it away and takes the generator's
+    offset back, which CPU generators do not have: "CPU Generator does not use offset" ends the
+    engine.
+    """
+    generators, num_requests = runner.input_batch.generators, runner.input_batch.num_reqs
+    is_partial = runner.discard_request_mask.np[:num_requests]
+    held = {i: generators.pop(i) for i in list(generators) if is_partial[i]}
+    try:
+        yield
+    finally:
+        generators.update(held)
 
 
 def expand_batch_to_tokens(
@@ -119,6 +138,9 @@ def _process_one_token_at_a_time(
     return _upstream_process_outputs(self, list(outputs), *args, **kwargs)
 
 
+_ONCE = ("new_prompt_logprobs_tensors", "events", "prefill_stats", "routed_experts")
+
+
 def _has_stop_strings(processor: OutputProcessor, output: EngineCoreOutput) -> bool:
     if len(output.new_token_ids) < 2:
         return False
@@ -137,7 +159,7 @@ def _split(output: EngineCoreOutput) -> Iterator[EngineCoreOutput]:
             ),
         }
         if i > 0:
-            piece |= {"new_prompt_logprobs_tensors": None, "events": None, "prefill_stats": None}
+            piece |= dict.fromkeys(_ONCE)
         if i < last:
             piece |= {"finish_reason": None, "stop_reason": None, "spec_decode_metrics": None}
         yield msgspec.structs.replace(output, **piece)

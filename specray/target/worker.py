@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from vllm.platforms import current_platform
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from specray.errors import StartupError
@@ -41,6 +41,13 @@ class SpecrayWorker(_Worker):
         """Run a step, with its proposals' distributions within the model runner's reach."""
         self.model_runner.specray_distributions = getattr(scheduler_output, DISTRIBUTIONS, {})
         return super().execute_model(scheduler_output)
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> Any:
+        """Draw the step's tokens."""
+        if not current_platform.is_cpu():
+            return super().sample_tokens(grammar_output)
+        with workarounds.prefills_draw_nothing(self.model_runner):
+            return super().sample_tokens(grammar_output)
 
 
 def _with_distributions(runner_cls: type) -> type:

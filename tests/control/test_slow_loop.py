@@ -86,6 +86,17 @@ def test_numbers_chosen_by_hand_hold_frozen_or_not() -> None:
     assert sizes(deciding)["draft"] != 7
 
 
+def test_what_is_no_longer_chosen_by_hand_is_again_as_it_was_frozen() -> None:
+    deciding = loop()
+    deciding.decide([FULL], [draft()], FREE)
+    before = deciding.decisions
+    deciding.decide([FULL], [draft()], ByHand(True, {"draft": 7, "other": 1}, max_fan_out=3))
+    assert deciding.decisions != before
+    deciding.decide([FULL], [draft()], ByHand(is_frozen=True))
+
+    assert deciding.decisions == before
+
+
 def test_how_much_is_drafted_ahead_is_remembered_while_there_are_no_drafts() -> None:
     """Else drafts that pay by drafting ahead alone would never come back from 0."""
     ahead = target(gain=1.8, gain_step_s=0.02, hit_rate=0.8, num_running=1.0)

@@ -3,7 +3,7 @@ import contextlib
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -63,8 +63,8 @@ class Proposals(ProposalBuffer):
         self.offered.put(proposal)
         return Verdict.KEPT
 
-    def holds(self, session_id: int, router: str) -> bool:
-        return True
+    def lose(self, router: str, session_ids: Collection[int] | None = None) -> list[int]:
+        return list(session_ids or ())
 
 
 class Streams(RouterStreams):

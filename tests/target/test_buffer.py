@@ -224,7 +224,7 @@ def test_only_the_sessions_own_router_may_propose(buffer: ProposalBuffer) -> Non
     assert buffer.offer(proposal(), "another") is Verdict.STALE
     assert buffer.peek(1) is None
     assert not buffer.take_sign_of_life(1)
-    assert not buffer.holds(1, "another")
+    assert buffer.lose("another", [1]) == []
 
 
 def test_a_distribution_over_more_tokens_than_any_draft_ships_is_invalid() -> None:
@@ -239,11 +239,11 @@ def test_a_distribution_over_more_tokens_than_any_draft_ships_is_invalid() -> No
 
 def test_a_closed_session_is_gone(buffer: ProposalBuffer) -> None:
     buffer.offer(proposal(), ROUTER)
-    assert buffer.holds(1, ROUTER)
+    assert buffer.lose(ROUTER) == [1]
     buffer.close(1)
     buffer.close(1)
 
-    assert not buffer.holds(1, ROUTER)
+    assert buffer.lose(ROUTER, [1]) == []
     assert buffer.take(1) is None
     assert buffer.peek(1) is None
     assert not buffer.take_sign_of_life(1)
@@ -497,3 +497,15 @@ def test_what_was_verified_and_rejected_leaves_nothing(buffer: ProposalBuffer) -
     assert buffer.take(1) is None
     buffer.advance(1, 13, 3, (3,))
     assert buffer.take(1) is None
+
+
+@pytest.mark.parametrize("ids", [[1], None], ids=["session", "router"])
+def test_a_wait_ends_with_the_draft_that_it_is_for(
+    buffer: ProposalBuffer, ids: list[int] | None
+) -> None:
+    threading.Timer(0.05, buffer.lose, (ROUTER, ids)).start()
+
+    assert buffer.wait_for([1], time.monotonic() + 30.0)
+    assert buffer.is_settled(1)
+    buffer.advance(1, 11, 3)  # another draft may have it by now
+    assert not buffer.is_settled(1)

@@ -104,6 +104,51 @@ def test_greedy_options(
         assert one.outputs[0].stop_reason == other.outputs[0].stop_reason
 
 
+def test_an_answer_may_end_as_soon_as_it_is_long_enough(engine: Engine) -> None:
+    """Whatever depth reaches there: every other token ends an answer of at least 20."""
+    params = greedy(min_tokens=20, stop_token_ids=list(range(1, 96, 2)))
+    jobs = [Job(prompt, params) for prompt in PROMPTS for _ in range(5)]
+    expected = engine.run(jobs)
+    assert {len(answer) for answer in first_tokens(expected)} != {NUM_TOKENS}
+    tally = Tally(engine)
+    for noise in (0.0, 0.1):
+        with FakeRouter(engine.address, scripted(jobs, first_tokens(expected), noise=noise)):
+            got = engine.run(capped(jobs, (1, 2, 3, 4, 5)))
+        assert first_tokens(got) == first_tokens(expected)
+    assert tally.take()[1] > 0
+
+
+def test_log_probabilities_of_chosen_tokens(engine: Engine) -> None:
+    """vLLM's rejection sampler can't tell them: beside them nobody speculates."""
+    chosen = [Job(prompt, greedy(logprob_token_ids=[3, 5, 8])) for prompt in PROMPTS[:2]]
+    usual = [Job(prompt, greedy(logprobs=2)) for prompt in PROMPTS[2:]]
+    later = [Job(prompt, greedy(), start=2 * NUM_TOKENS) for prompt in PROMPTS]
+    jobs = [*chosen, *usual, *later]
+    expected = engine.run(jobs)
+    engine.take_steps()
+    tally = Tally(engine)
+    with FakeRouter(engine.address, scripted(jobs, first_tokens(expected), noise=0.1)):
+        got = engine.run(capped(jobs, (None,)))
+    assert tally.take()[1] > 0  # once those have their answers
+    assert first_tokens(got) == first_tokens(expected)
+    for one, other in zip(expected[:4], got[:4], strict=True):
+        pairs = zip(one.outputs[0].logprobs, other.outputs[0].logprobs, strict=True)
+        for plain, speculated in pairs:
+            assert values(plain) == pytest.approx(values(speculated), abs=1e-4)
+            assert set(plain) == set(speculated)
+
+
+def test_a_seed_says_the_same_however_a_prompt_is_read(tiny_folder: Path, engine: Engine) -> None:
+    """On the CPU vLLM's engine would end at the first part of such a prompt."""
+    options = {"temperature": 1.0, "seed": 7}
+    jobs = [Job(prompt, greedy(**options)) for prompt in prompts(4, 60)]
+    expected = engine.run(jobs)
+    with specray_engine(tiny_folder, max_num_batched_tokens=32, **SMALL) as reading:
+        got = reading.run(jobs)
+        assert sum(step.num_chunks for step in reading.take_steps()) >= len(jobs)
+    assert first_tokens(got) == first_tokens(expected)
+
+
 def test_bad_words_of_several_tokens(engine: Engine, plain: dict[str, list[list[int]]]) -> None:
     words = [
         "".join(CHARS[t - 1] for t in answer[i : i + 2] if t != EOS)

@@ -59,6 +59,26 @@ def test_no_draft_reaches_beyond_the_end_of_the_answer(max_tokens: int, length: 
 
 
 @pytest.mark.parametrize(
+    ("num_written", "depth"), [(0, 5), (5, 4), (8, 1), (9, 0), (10, 5)], ids=str
+)
+def test_no_step_reaches_from_where_an_answer_may_not_end_to_where_it_may(
+    num_written: int, depth: int
+) -> None:
+    """vLLM forbids the end behind the last draft token by the length before the step."""
+    engines = request(min_tokens=10)
+    result = requests.session(engines, 1, MAX_MODEL_LEN)
+    assert result is not None
+    engines.append_output_token_ids([8] * num_written)
+
+    assert result.cap(5) == depth
+
+
+def test_chosen_tokens_log_probabilities_forbid_drafts_in_their_step() -> None:
+    assert requests.forbids_drafts(request(logprob_token_ids=[1, 2]))
+    assert not requests.forbids_drafts(request(logprobs=2))
+
+
+@pytest.mark.parametrize(
     ("asked", "depth"), [(1, 1), (3, 3), (MAX_DEPTH, MAX_DEPTH), (10**12, MAX_DEPTH)]
 )
 def test_a_request_may_cap_its_depth(asked: int, depth: int) -> None:

@@ -11,6 +11,7 @@ from specray.control.planner import PROBE_DEPTH, Planner
 from specray.control.roofline import StepLoad
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.buffer import ProposalBuffer
+from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.target.speculation import Speculation
 from specray.target.stop_gap import StopGap
@@ -296,7 +297,7 @@ def test_a_session_is_closed_exactly_once(world: World) -> None:
     world.speculation.flush()
 
     assert world.streams.take_frame() == SessionFrame(closes=(session.session_id,))
-    assert not world.buffer.holds(session.session_id, "r")
+    assert world.buffer.lose("r") == []
     assert world.speculation.stats().num_open_sessions == 0
 
 
@@ -328,6 +329,50 @@ def test_a_lost_session_is_opened_again_with_all_its_tokens(world: World) -> Non
     world.step()
     assert not world.streams.take_frame().opens
     assert other.is_announced
+
+
+def test_a_session_that_no_draft_can_hold_is_announced_ever_more_seldom(world: World) -> None:
+    """Else each step would send the whole request, for nothing."""
+    world.answer = silent
+    session = world.open(max_tokens=2000)
+    num_announced = 0
+    for _ in range(1000):
+        world.step()
+        opened = [o for _, frame in world.streams.take_sent() for o in frame.opens]
+        world.streams.lost = [o.session_id for o in opened]
+        num_announced += len(opened)
+
+    assert 3 <= num_announced <= 12
+    world.answer = perfect
+    world.run(600)
+    assert session.num_losses == 0
+
+
+def test_proposals_that_never_come_for_want_of_a_draft_are_not_counted_on(world: World) -> None:
+    patience = Patience()
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, patience=patience)
+    world.answer = silent
+    for _ in range(40):
+        session = world.open()
+        world.step()
+        world.streams.lost = [session.session_id]
+        world.step()
+        world.close(session)
+
+    assert patience.chance < 0.5
+
+
+def test_a_stream_that_takes_anothers_place_forgets_what_it_heard_too_early(world: World) -> None:
+    """A session may be announced to it before the old stream's end is noticed."""
+    session = world.open()
+    world.streams.take_sent()
+    world.streams.departed = ["r"]  # "r" is connected: by the new stream, which got the session
+    world.speculation.propose([], 0, may_wait=False)
+
+    assert world.streams.take_frame() == SessionFrame(closes=(session.session_id,))
+    world.close(session)
+    world.speculation.flush()
+    assert world.streams.take_sent() == []
 
 
 def test_a_router_that_comes_back_gets_all_its_sessions_again(world: World) -> None:
@@ -438,7 +483,7 @@ def test_speculation_can_be_switched_off_and_on(world: World, policy: Speculatio
     assert len(world.buffer.waits) == num_waits
     assert world.streams.sent == []
     world.streams.policy = start
-    world.run(3)
+    world.run(6)
     assert world.num_used[-1] == 1
 
 

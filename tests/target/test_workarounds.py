@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import importlib.util
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import vllm.sampling_params
@@ -20,6 +22,7 @@ from vllm.v1.sample.logits_processor import (
     MinPLogitsProcessor,
 )
 from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from specray.target import workarounds
 from tests.target.tiny_model import CHARS, make_tokenizer
@@ -168,6 +171,36 @@ def test_upstream_still_keeps_tokens_beyond_the_stop_string() -> None:
     output = processed(workarounds._upstream_process_outputs)
     assert output.text == "one "
     assert len(output.token_ids) > len("one stop"), NO_LONGER_NEEDED
+
+
+def test_what_belongs_to_the_whole_step_comes_once() -> None:
+    whole = EngineCoreOutput("id", [1, 2, 3], routed_experts=np.zeros((3, 2, 2)))
+    pieces = list(workarounds._split(whole))
+
+    assert [piece.new_token_ids for piece in pieces] == [[1], [2], [3]]
+    assert [piece.routed_experts is None for piece in pieces] == [False, True, True]
+
+
+# Seeded requests whose prompt is read in parts.
+
+
+def test_a_prompt_read_in_parts_draws_nothing_from_its_seed() -> None:
+    generators = {0: "a", 2: "b"}
+    runner: Any = SimpleNamespace(
+        input_batch=SimpleNamespace(generators=generators, num_reqs=3),
+        discard_request_mask=SimpleNamespace(np=np.array([True, True, False, True])),
+    )
+    with workarounds.prefills_draw_nothing(runner):
+        assert generators == {2: "b"}
+    assert generators == {0: "a", 2: "b"}
+
+
+@needs_cpu
+def test_upstream_still_asks_cpu_generators_for_an_offset() -> None:
+    source = inspect.getsource(GPUModelRunner._bookkeeping_sync)
+    assert "set_offset(gen.get_offset() - 4)" in source, NO_LONGER_NEEDED
+    with pytest.raises(RuntimeError, match="offset"):
+        torch.Generator().get_offset()
 
 
 # The end of a thinking budget.
