@@ -26,6 +26,7 @@ _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
 _OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
+_OFF_PERIOD = 4  # steps; at depth 0 little is learnt, and looking whether it still pays costs time
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
 _PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
@@ -219,16 +220,19 @@ class Planner:
             return ()  # nobody to ask: says nothing about whether speculation pays
         self._look_ahead(offers, num_plain)
         wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
+        nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
+        if self.is_off and self.weighs_costs and self._num_wanted % _OFF_PERIOD:
+            return self._with_probe(offers, nothing, num_decoding, wait_s)
         speculative = self._plan_ahead(offers, num_plain, wait_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
-        is_worth_it = self._is_worth_it(speculative, num_plain + len(offers), chance, wait_s)
+        is_worth_it = self._is_worth_it(speculative, num_decoding, chance, wait_s)
         if is_beside and is_worth_it and self._slowdown.take_rest():
-            return (0,) * len(offers)
-        depths = speculative.depths if is_worth_it else (0,) * len(offers)
+            return nothing
+        depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
-        return self._with_probe(offers, depths, num_plain + len(offers), wait_s)
+        return self._with_probe(offers, depths, num_decoding, wait_s)
 
     def _is_worth_it(
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
