@@ -70,7 +70,7 @@ def rule_queries() -> list[Query]:
 
 def dashboard_queries() -> list[Query]:
     """What panels ask for, Grafana's variables filled in."""
-    filled = {"$__rate_interval": "5m", "$app": ".*", "$model": ".*"}
+    filled = {"$__rate_interval": "5m", "$namespace": ".*", "$app": ".*", "$model": ".*"}
     asked = []
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", []):
@@ -83,7 +83,7 @@ def dashboard_queries() -> list[Query]:
 
 def metrics_in(expr: str) -> set[str]:
     """The metrics that an expression names."""
-    return set(re.findall(r"\b(?:ray_[a-z0-9_]+|specray:[a-z0-9_:]+)", expr))
+    return set(re.findall(r"\b(?:ray_(?!io_)[a-z0-9_]+|specray:[a-z0-9_:]+)", expr))
 
 
 class Prometheus:

@@ -1,12 +1,14 @@
 """Lays panels.yaml out as a Grafana dashboard."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 _WIDTH, _HEIGHT, _PER_LINE = 8, 8, 3  # of the 24 columns
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _QUANTILES = (0.5, 0.95, 0.99)
+_CHOSEN = re.compile(r'(application=~"\$app"|model_name=~"\$model")')
 
 
 def dashboard(rows: list[dict[str, Any]]) -> str:
@@ -70,7 +72,7 @@ def _panel(panel: dict[str, Any], x: int, y: int) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + number),
                 "datasource": _SOURCE,
-                "expr": query["expr"],
+                "expr": _CHOSEN.sub(r'namespace=~"$namespace",\1', query["expr"]),
                 "legendFormat": query["legend"],
                 "range": True,
             }
@@ -83,6 +85,7 @@ def _variables() -> list[dict[str, Any]]:
     source = {"name": "datasource", "label": "Prometheus", "type": "datasource"}
     return [
         source | {"query": "prometheus", "current": {}},
+        _variable("namespace", "Namespace", "ray_specray_connected_replicas, namespace"),
         _variable("app", "Application", "ray_specray_connected_replicas, application"),
         _variable("model", "Model", "ray_vllm_generation_tokens_total, model_name"),
     ]

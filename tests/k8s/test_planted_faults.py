@@ -260,3 +260,19 @@ def test_a_weight_that_the_job_does_not_fetch_is_named() -> None:
     )
 
     assert any("does not fetch ['meta-llama/Llama-3.2-1B" in fault for fault in faults(manifests))
+
+
+def test_a_head_that_does_not_wait_for_the_weights_is_named() -> None:
+    manifests = overlay("405b")
+    (wait,) = Found(manifests).cluster["headGroupSpec"]["template"]["spec"]["initContainers"]
+    wait["env"][0]["value"] = "meta-llama/Llama-3.1-8B-Instruct"
+
+    assert faults(manifests) == ["the head does not wait for what Job specray-weights fetches"]
+
+
+def test_a_privileged_init_container_is_named() -> None:
+    manifests = overlay("405b")
+    (wait,) = Found(manifests).cluster["headGroupSpec"]["template"]["spec"]["initContainers"]
+    wait["securityContext"]["privileged"] = True
+
+    assert any("wait-for-weights: privileged" in fault for fault in faults(manifests))

@@ -148,6 +148,42 @@ def test_series_that_are_not_there_are_told_from_zeros(tmp_path: Path) -> None:
     )
 
 
+def in_namespace(namespace: str, series: Series) -> Series:
+    return {
+        name.replace("{", f'{{namespace="{namespace}",', 1): values
+        for name, values in series.items()
+    }
+
+
+def test_a_healthy_installation_does_not_hide_another(tmp_path: Path) -> None:
+    assert_passes(
+        [
+            unit_test(
+                alert,
+                {**in_namespace("prod", CASES[alert].trouble), **in_namespace("b", good)},
+                CASES[alert].after,
+                is_firing=True,
+            )
+            for alert, good in (
+                ("SpecrayNoHealthyReplica", healthy("1x60")),
+                ("SpecrayErrors", http(s200="0+6000x60")),
+                ("SpecrayLateProposals", pair(USED, "0+600x90", MISSED, "0+1x90")),
+                ("SpecrayLowAcceptance", pair(ACCEPTED, "0+900x90", PROPOSED, "0+1000x90")),
+            )
+        ],
+        tmp_path,
+    )
+
+
+def test_a_cluster_that_follows_another_is_not_one_that_lost_drafts(tmp_path: Path) -> None:
+    name = "ray_specray_connected_replicas"
+    clusters = {
+        f'{name}{{role="draft",ray_io_cluster="old",replica="a"}}': "2x60",
+        f'{name}{{role="draft",ray_io_cluster="new",replica="b"}}': "_x3 0x4 1x60",
+    }
+    assert_passes([unit_test("SpecrayDraftMissing", clusters, "10m", is_firing=False)], tmp_path)
+
+
 def test_a_gauge_that_skips_a_scrape_keeps_its_alert(tmp_path: Path) -> None:
     skipping = drafts("stale 0 0 0 " * 40)  # missing whenever the rules are evaluated
     missing = drafts("2x20 " + "stale 1 1 1 " * 40)

@@ -12,12 +12,13 @@ def faults(manifests: list[Manifest]) -> Iterator[str]:
     """Rights that no pod needs, and limits, probes or pins that are missing."""
     for pod in pods(manifests):
         yield from _pod_faults(pod)
-        for container in pod.containers:
+        for container in (*pod.init_containers, *pod.containers):
             where = f"{pod.owner}, {container['name']}"
             yield from _right_faults(where, container.get("securityContext", {}))
             yield from _limit_faults(where, container)
+        for container in pod.containers:
             if pod.is_ray or "ports" in container:
-                yield from _probe_faults(where, container)
+                yield from _probe_faults(f"{pod.owner}, {container['name']}", container)
     for service in ray_services(manifests):
         options = service["spec"]["rayClusterConfig"].get("autoscalerOptions")
         if options is not None:

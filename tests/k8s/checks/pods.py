@@ -19,6 +19,11 @@ class Pod(NamedTuple):
         """Its containers; with Ray, the first is Ray's."""
         return list(self.spec["containers"])
 
+    @property
+    def init_containers(self) -> list[dict[str, Any]]:
+        """What has to end before they start."""
+        return list(self.spec.get("initContainers", []))
+
 
 class Group(NamedTuple):
     """A head or worker group of a RayService."""

@@ -51,7 +51,16 @@ template:
           periodSeconds: 5
           failureThreshold: 1
         lifecycle:
-          preStop: { exec: { command: [bash, -c, ray stop] } }
+          preStop:
+            exec:
+              command:
+                - bash
+                - -c
+                - >-
+                  timeout 20 ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION
+                  --reason-message "its pod stops" --deadline-remaining-seconds 90
+                  && timeout 90 bash -c 'while pgrep -f "ray::(ServeReplica|ProxyActor)"; do sleep 1; done';
+                  ray stop
     volumes:
       {{- include "specray.volumes" .root | nindent 6 }}
 {{- end }}

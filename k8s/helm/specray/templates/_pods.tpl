@@ -110,3 +110,28 @@ tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* KubeRay hands the Serve config over once the head is ready, and only once. */ -}}
+{{- define "specray.wait-for-weights" -}}
+{{- if and (eq .Values.weights.source "claim") .Values.weights.claim.download }}
+initContainers:
+  - name: wait-for-weights
+    image: {{ include "specray.image" . }}
+    {{- with .Values.image.pullPolicy }}
+    imagePullPolicy: {{ . }}
+    {{- end }}
+    command:
+      - bash
+      - -ec
+      - |
+        for model in $MODELS; do
+          until [ -e "/models/complete/$model" ]; do echo "waiting for $model"; sleep 10; done
+        done
+    env:
+      - { name: MODELS, value: {{ join " " .Values.weights.claim.download | quote }} }
+    securityContext:
+      {{- include "specray.unprivileged" . | nindent 6 }}
+    resources: { requests: { cpu: 100m, memory: 64Mi }, limits: { cpu: 100m, memory: 64Mi } }
+    volumeMounts: [{ name: models, mountPath: /models, readOnly: true }]
+{{- end }}
+{{- end }}
