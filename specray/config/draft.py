@@ -84,7 +84,9 @@ class ModelDraftConfig(Settings):
         f"{MAX_FAN_OUT} with device `cpu` (in float32), where outcomes of Llama-like drafts read "
         f"their session's KV in place, else {_COPIED_FAN_OUT}, as each takes a copy of it.",
     )
-    max_sessions: PositiveInt = Field(64, description="Sessions whose KV is kept at once.")
+    max_sessions: PositiveInt = Field(
+        256, description="Requests that are followed at once; the idlest makes room for a new one."
+    )
     max_tokens: PositiveInt = Field(
         65536, description="KV cache budget in tokens over all sessions; the idlest is evicted."
     )

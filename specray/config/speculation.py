@@ -105,7 +105,7 @@ class SpeculationConfig(Settings):
         description="How depths are chosen, by name or with parameters; "
         "others than `goodput` are for comparison.",
     )
-    hardware: Literal["auto", "H100", "H200", "B200", "A100", "L40S", "MI300X"] = Field(
+    hardware: Literal["auto", "H100", "H200", "B200", "A100", "L40S", "L4", "MI300X"] = Field(
         "auto",
         description="Profile of the target's devices, for the roofline; `auto` finds out.",
     )

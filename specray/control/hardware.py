@@ -3,9 +3,10 @@
 Peaks are dense (without structured sparsity) and for the SXM or OAM part, per device; links are the
 bandwidth out of one device towards its peers. Sources, all by the makers: "NVIDIA H100 Tensor Core
 GPU Datasheet", "NVIDIA H200 Tensor Core GPU Datasheet", "NVIDIA Blackwell Architecture Technical
-Brief" (HGX B200, per GPU), "NVIDIA A100 80GB Datasheet", "NVIDIA L40S Datasheet", "AMD Instinct
-MI300X Data Sheet". Where a sheet gives a peak with sparsity only, it is halved; where it gives a
-link in both directions together, as for NVLink, that is halved too.
+Brief" (HGX B200, per GPU), "NVIDIA A100 80GB Datasheet", "NVIDIA L40S Datasheet", "NVIDIA L4 Tensor
+Core GPU" datasheet, "AMD Instinct MI300X Data Sheet". Where a sheet gives a peak with sparsity
+only, it is halved; where it gives a link in both directions together, as for NVLink, that is halved
+too.
 """
 
 from collections.abc import Mapping
@@ -53,6 +54,7 @@ PROFILES: Mapping[str, HardwareProfile] = MappingProxyType(
             _profile("B200", 8.0, 900, half=2250, single=75, eight=4500),
             _profile("A100", 2.039, 300, half=312, single=19.5, eight=624),
             _profile("L40S", 0.864, 32, half=362, single=91.6, eight=733),
+            _profile("L4", 0.3, 32, half=121, single=30.3, eight=242.5),
             _profile("MI300X", 5.3, 448, half=1307.4, single=163.4, eight=2614.9),
         )
     }

@@ -162,10 +162,11 @@ def _about_draft(draft: Draft) -> Iterator[str]:
 
 
 def _about_sessions(targets: tuple[Target, ...], draft: Draft) -> Iterator[str]:
-    limits = [(target.option("max_num_seqs"), target.pool.max_replicas) for target in targets]
-    if not all(limit for limit, _ in limits):
+    limits = [_most_requests(target) for target in targets]
+    if not all(limits):
         return
-    requests = sum(limit * replicas for limit, replicas in limits)
+    replicas = [target.pool.max_replicas for target in targets]
+    requests = sum(limit * number for limit, number in zip(limits, replicas, strict=True))
     sessions = draft.config.max_sessions * draft.pool.max_replicas
     if sessions < requests:
         yield (
@@ -173,3 +174,9 @@ def _about_sessions(targets: tuple[Target, ...], draft: Draft) -> Iterator[str]:
             f"sessions for up to {requests} requests at once; the idlest are evicted and prefilled "
             "again"
         )
+
+
+def _most_requests(target: Target) -> int:
+    """That a replica takes, those in its queue among them; 0 if the file does not say."""
+    taken = target.config.deployment_config.get("max_ongoing_requests")
+    return int(taken or target.option("max_num_seqs") or 0)

@@ -20,6 +20,7 @@ from specray.serve.ui import routes as ui
 
 _ENDPOINTS = DEFAULT_ENDPOINTS | {"health": lambda app: app.get("/health")}
 _TARGET_PREFIX = "target:"
+_ATTEMPTS = "max_constructor_retry_count"
 _START_ATTEMPTS = 2  # Serve's default of 20 hides a faulty start for many minutes
 
 
@@ -84,10 +85,10 @@ def target_name(target: LLMConfig) -> str:
 
 
 def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Application:
-    options = {"max_constructor_retry_count": _START_ATTEMPTS}
+    attempts = target.deployment_config.get(_ATTEMPTS, _START_ATTEMPTS)
     if args.speculation.max_depth == 0:
         return build_llm_deployment(
-            target, name_prefix=_TARGET_PREFIX, override_serve_options=options
+            target, name_prefix=_TARGET_PREFIX, override_serve_options={_ATTEMPTS: attempts}
         )
     return build_llm_deployment(
         plugged_in(args, target),
@@ -97,7 +98,7 @@ def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Applic
             "controller": controller,
             "observability": args.observability,
         },
-        override_serve_options=options,
+        override_serve_options={_ATTEMPTS: attempts},
         deployment_cls=TargetServer,
     )
 
@@ -136,7 +137,7 @@ def _ingress(args: AppArgs) -> type:
 
 def _deployment(cls: Any, name: str, options: dict[str, Any]) -> Any:
     ray_actor_options = {"num_cpus": 0} | options.get("ray_actor_options", {})
-    defaults = {"name": name, "max_constructor_retry_count": _START_ATTEMPTS}
+    defaults = {"name": name, _ATTEMPTS: _START_ATTEMPTS}
     try:
         return serve.deployment(
             cls, **defaults | options | {"ray_actor_options": ray_actor_options}

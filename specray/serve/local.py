@@ -15,6 +15,7 @@ import psutil
 import ray
 from ray import serve
 from ray.serve._private import api as serve_api
+from ray.serve._private.client import ServeControllerClient
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
@@ -34,6 +35,7 @@ class LocalCluster:
         self._shared_cpus = shared_cpus
         self._say = say
         self._progress = _Progress(say)
+        self._client: ServeControllerClient | None = None
         self._metrics_port = free_port()
         # Not the default temp folder's depth: Ray's socket paths must stay under 108 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="specray-ray-"))
@@ -98,10 +100,11 @@ class LocalCluster:
 
     def deploy(self, config: ServeDeploySchema) -> None:
         """Hand the applications to Serve."""
-        client = serve_api.serve_start(
-            http_options=config.http_options.model_dump(), proxy_location=config.proxy_location
-        )
-        client.deploy_apps(config)
+        if self._client is None:  # a second start warns of options that are those of the first
+            self._client = serve_api.serve_start(
+                http_options=config.http_options.model_dump(), proxy_location=config.proxy_location
+            )
+        self._client.deploy_apps(config)
 
     def wait_until_ready(self, url: str, stop: threading.Event, timeout_s: float) -> bool:
         """Wait for every application to run and answer; False if a signal came first.

@@ -56,7 +56,8 @@ class DraftMemory:
     size: ModelSize
     weight_bytes: int
     kv_bytes_per_token: int
-    pool_bytes: int  # of `max_tokens`
+    num_tokens: int  # of all its requests together, `max_tokens`
+    pool_bytes: int  # of these
     copy_bytes: int  # of the same, while all sessions are drafted for at once
     is_on_gpu: bool
 
@@ -112,6 +113,7 @@ def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
         size=size,
         weight_bytes=size.weight_bytes(dtype),
         kv_bytes_per_token=per_token,
+        num_tokens=config.max_tokens,
         pool_bytes=per_token * config.max_tokens,
         copy_bytes=per_token * config.max_tokens,
         is_on_gpu=is_on_gpu,

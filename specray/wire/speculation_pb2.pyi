@@ -98,7 +98,7 @@ class Proposal(_message.Message):
     draft_time_us: int
     covers_outcomes: bool
     confidences: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ..., covers_outcomes: _Optional[bool] = ..., confidences: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ..., covers_outcomes: bool = ..., confidences: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ProposalFrame(_message.Message):
     __slots__ = ("proposals", "lost", "drafts")
@@ -132,7 +132,7 @@ class Policy(_message.Message):
     max_wait_ms: float
     depth_rule: str
     has_stop_gap: bool
-    def __init__(self, is_enabled: _Optional[bool] = ..., max_depth: _Optional[int] = ..., max_wait_ms: _Optional[float] = ..., depth_rule: _Optional[str] = ..., has_stop_gap: _Optional[bool] = ...) -> None: ...
+    def __init__(self, is_enabled: bool = ..., max_depth: _Optional[int] = ..., max_wait_ms: _Optional[float] = ..., depth_rule: _Optional[str] = ..., has_stop_gap: bool = ...) -> None: ...
 
 class SourceStats(_message.Message):
     __slots__ = ("source", "num_proposed", "num_accepted", "proposed_per_position", "accepted_per_position")

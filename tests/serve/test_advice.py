@@ -32,7 +32,7 @@ def target(args: dict[str, Any]) -> Target:
 def draft() -> Draft:
     size = read_size("meta-llama/Llama-3.2-1B-Instruct")
     assert size is not None
-    memory = DraftMemory("d", size, 2 * GIB, 1, 4 * GIB, 4 * GIB, True)
+    memory = DraftMemory("d", size, 2 * GIB, 1, 65536, 4 * GIB, 4 * GIB, True)
     config = ModelDraftConfig(model="d", max_sessions=64, max_tokens=65536)
     return Draft(config, Pool("draft", "draft", 1, 1, 1, 1, "L4"), memory)
 
@@ -165,6 +165,17 @@ def test_fewer_sessions_than_requests(args: dict[str, Any], target: Target, draf
 
     warning = the_only(advised(args, target, replace(draft, config=config)))
     assert warning.startswith("draft.model.max_sessions: 1 × 63 sessions for up to 64 requests")
+
+
+def test_requests_in_a_targets_queue_take_sessions_too(
+    args: dict[str, Any], target: Target, draft: Draft
+) -> None:
+    config = draft.config.model_copy(update={"max_sessions": 64})
+    taken = {**target.config.deployment_config, "max_ongoing_requests": 40}
+    queued = replace(target, config=target.config.model_copy(update={"deployment_config": taken}))
+
+    warning = the_only(advised(args, queued, replace(draft, config=config)))
+    assert warning.startswith("draft.model.max_sessions: 1 × 64 sessions for up to 80 requests")
 
 
 def test_sessions_are_not_counted_against_a_batch_that_vllm_chooses(

@@ -54,6 +54,15 @@ def test_the_name_of_a_target_is_the_one_that_ray_gives_it(args: dict[str, Any])
     assert target_name(parse(args).target) == name(target)
 
 
+def test_how_often_a_replica_is_started_anew_is_the_files_say(args: dict[str, Any]) -> None:
+    (target,) = bound_to_router(args)["llm_deployments"].values()
+    assert target._bound_deployment._deployment_config.max_constructor_retry_count == 2
+
+    args["target"]["deployment_config"] = {"max_constructor_retry_count": 7}
+    (target,) = bound_to_router(args)["llm_deployments"].values()
+    assert target._bound_deployment._deployment_config.max_constructor_retry_count == 7
+
+
 def test_a_second_target_shares_router_controller_and_drafts(
     args: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -92,14 +92,15 @@ def _draft_lines(application: Application) -> Iterator[str]:
     if application.draft_method is None:
         yield "  draft none: speculation.max_depth is 0"
     elif memory is not None:
-        yield from _model_draft_lines(memory)
+        lengths = [target.max_model_len for target in application.targets.values() if target]
+        yield from _model_draft_lines(memory, max(lengths, default=None))
     elif application.draft_model is not None:
         yield f"  draft {application.draft_model}: its size is not known from here"
     else:
         yield f"  draft {application.draft_method}"
 
 
-def _model_draft_lines(memory: DraftMemory) -> Iterator[str]:
+def _model_draft_lines(memory: DraftMemory, longest: int | None) -> Iterator[str]:
     gpu = smallest_with(memory.total_bytes) or "no GPU that is known here"
     fits = f": {gpu} or larger" if memory.is_on_gpu else ""
     yield f"  draft {memory.model}: {_describe(memory.size)}"
@@ -108,6 +109,9 @@ def _model_draft_lines(memory: DraftMemory) -> Iterator[str]:
         f"    KV cache  {memory.kv_bytes_per_token / 1024:g} KiB a token: "
         f"{_gib(memory.pool_bytes)} for max_tokens, working copy up to {_gib(memory.copy_bytes)}"
     )
+    if longest is not None:
+        requests = memory.num_tokens / longest
+        yield f"    room      {memory.num_tokens:,} tokens: {requests:.1f} requests of {longest:,}"
     yield f"    in all    {_gib(memory.total_bytes)}{fits}"
 
 

@@ -25,12 +25,16 @@ def test_pools_models_and_memory_are_told() -> None:
     assert "in all                                   3 to 4 CPUs, 5 to 9 GPUs" in told
     assert "target meta-llama/Llama-3.3-70B-Instruct: 70.6 billion parameters" in told
     assert "weights   32.85 GiB on each of 4" in told
-    assert "KV cache  32 KiB a token: 4.00 GiB for max_tokens" in told
+    assert "KV cache  32 KiB a token: 8.00 GiB for max_tokens" in told
     assert told.endswith("llama70b.yaml: no faults, 0 warnings")
 
 
 def test_a_gpu_of_any_type_is_suggested() -> None:
-    assert "in all    10.30 GiB: L4 or larger" in explained("llama70b")
+    assert "in all    18.30 GiB: L4 or larger" in explained("llama70b")
+
+
+def test_what_a_draft_holds_is_told_in_its_targets_requests() -> None:
+    assert "room      262,144 tokens: 8.0 requests of 32,768" in explained("llama70b")
 
 
 def test_without_a_model_the_method_is_named() -> None:
@@ -47,10 +51,10 @@ def test_quantised_shares_are_told() -> None:
 def test_warnings_come_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"
     written = (DEPLOYMENTS / "llama70b.yaml").read_text()
-    file.write_text(written.replace("max_sessions: 256", "max_sessions: 8"))
+    file.write_text(written.replace("max_sessions: 512", "max_sessions: 8"))
     told = text(file, check_file(file))
 
-    assert "warning: draft.model.max_sessions: 1 × 8 sessions for up to 256 requests" in told
+    assert "warning: draft.model.max_sessions: 1 × 8 sessions for up to 512 requests" in told
     assert told.endswith("no faults, 1 warning")
 
 
