@@ -26,7 +26,8 @@ _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
 _OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
-_OFF_PERIOD = 4  # steps; at depth 0 little is learnt, and looking whether it still pays costs time
+_OFF_LOOKS = 16  # in a row by which speculation does not pay; then one is enough
+_OFF_PERIOD = 4  # in so many steps, as little is learnt at depth 0 and each look costs time
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
 _PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
@@ -68,6 +69,7 @@ class Planner:
         self._plain_turns = PlainTurns()
         self.is_probing = False  # whether the latest wanted depths hold a probe
         self.is_off = False  # whether they were all 0 but for a probe's
+        self._num_off = 0  # looks in a row by which speculation does not pay
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
         self._surroundings = Surroundings()
         self._verifications: list[Verification] = []  # that are not learnt from yet
@@ -218,10 +220,13 @@ class Planner:
         self._slowdown.is_resting = False
         if not offers:
             return ()  # nobody to ask: says nothing about whether speculation pays
+        if not any(offer.max_depth for offer in offers):
+            self.is_off = True  # for want of room, or by the policy
+            return (0,) * len(offers)
         self._look_ahead(offers, num_plain)
         wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
-        if self.is_off and self.weighs_costs and self._num_wanted % _OFF_PERIOD:
+        if self._num_off >= _OFF_LOOKS and self._num_wanted % _OFF_PERIOD:
             return self._with_probe(offers, nothing, num_decoding, wait_s)
         speculative = self._plan_ahead(offers, num_plain, wait_s)
         if not self.weighs_costs:
@@ -232,6 +237,7 @@ class Planner:
             return nothing
         depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
+        self._num_off = self._num_off + 1 if self.is_off else 0
         return self._with_probe(offers, depths, num_decoding, wait_s)
 
     def _is_worth_it(

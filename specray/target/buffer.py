@@ -137,7 +137,9 @@ class ProposalBuffer:
             self._sessions.pop(session_id, None)
 
     def lose(self, router: str, session_ids: Collection[int] | None = None) -> list[int]:
-        """Wait no longer for these of a router's sessions, or for all: their draft is gone.
+        """Expect nothing for these of a router's sessions, or for all: their draft is gone.
+
+        Whoever waits for them goes on waiting until `wake`.
 
         Returns:
             Those that are open, and the router's.
@@ -147,9 +149,12 @@ class ProposalBuffer:
             lost = [i for i in ids if i in self._sessions and self._sessions[i].router == router]
             for session_id in lost:
                 self._sessions[session_id].is_lost = True
-            if lost:
-                self._changed.notify_all()
             return lost
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def offer(self, proposal: Proposal, router: str) -> Verdict:
         """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""

@@ -102,6 +102,8 @@ class SpeculativeScheduler(Scheduler):
     def add_request(self, request: Request) -> None:
         """Queue a request, and announce it to its router if it may speculate."""
         super().add_request(request)
+        if request.request_id not in self.requests:
+            return  # the end of a prompt that streams in: the request is over
         if requests.forbids_drafts(request):
             self._draftless.add(request.request_id)
         if request.request_id in self._session_ids:
@@ -187,7 +189,8 @@ class SpeculativeScheduler(Scheduler):
             for r in grown
             if r.request_id in session_ids
         }
-        self._speculation.commit(committed, len(grown) - len(committed))
+        others = len(grown) - len(committed)
+        self._speculation.commit(committed, others, may_draft=self._may_draft())
         return outputs
 
     def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:
@@ -242,8 +245,10 @@ class SpeculativeScheduler(Scheduler):
         for request in self.running:
             request.spec_token_ids = []
             session_id = self._session_ids.get(request.request_id)
-            if session_id is not None and not self._draftless and _is_decoding(request):
+            if session_id is not None and _is_decoding(request):
                 decoding[session_id] = request
+        if not self._may_draft():
+            decoding = {}
         self._speculation.expect(self._surroundings())
         num_prefills = sum(request.is_prefill_chunk for request in self.running)
         num_others = len(self.running) - num_prefills - len(decoding)
@@ -254,6 +259,13 @@ class SpeculativeScheduler(Scheduler):
                 decoding[session_id], list(proposal.token_ids)
             )
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
+
+    def _may_draft(self) -> bool:
+        """Whether the coming step may verify anything; see `requests.forbids_drafts`."""
+        if not self._draftless:
+            return True
+        coming = itertools.chain(self.running, self.waiting)
+        return all(request.request_id not in self._draftless for request in coming)
 
     def _surroundings(self) -> Surroundings:
         """What the step will hold beside the requests that decode; drafts get what that leaves."""

@@ -133,7 +133,9 @@ class RouterStreams:
             if verdict in _USED and proposal.distributions is not None:
                 self._audit(router, proposal.token_ids, proposal.distributions)
         # Without a session nothing grows, and no router speaks for another's.
-        self._lost.extend(self._buffer.lose(router, frame.lost) if frame.lost else ())
+        if frame.lost:
+            self._lost.extend(self._buffer.lose(router, frame.lost))
+            self._buffer.wake()
 
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy; its depth goes as far as the engine was built for.
@@ -213,7 +215,8 @@ class RouterStreams:
         if self._direct is not None:
             self._direct.remove(router)
         self._departed.append(router)
-        self._buffer.lose(router)  # after it is noted, so that who waits finds it
+        self._buffer.lose(router)
+        self._buffer.wake()
 
     def _audit(self, router: str, token_ids: tuple[int, ...], q: TruncatedDistributions) -> None:
         audit = self._audits.get(router)

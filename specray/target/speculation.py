@@ -55,6 +55,7 @@ class Speculation:
         self._sessions: dict[int, Session] = {}
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
+        self._num_due_and_lost = 0  # that will not come, as their draft has let go of the session
         self._waited_s = 0.0  # how long
         self._is_plain_turn = False  # whether the coming step verifies nothing
 
@@ -235,7 +236,9 @@ class Speculation:
             stats.step_time.observe(step_s)
         self._planner.observe_step(load, step_s, is_drafting=self._is_drafting)
 
-    def commit(self, lengths_before: Mapping[int, int], num_others: int) -> None:
+    def commit(
+        self, lengths_before: Mapping[int, int], num_others: int, *, may_draft: bool = True
+    ) -> None:
         """Tell the drafts what was added, and how deep the next proposals should be.
 
         A draft that is left alone at depth 0 gets all it has missed in one commit later.
@@ -243,11 +246,16 @@ class Speculation:
         Args:
             lengths_before: Session -> its tokens before the step, for those that got any.
             num_others: Further requests that decode.
+            may_draft: Whether the next step may verify anything.
         """
         self._note_losses()
         self._planner.follow(self._streams.policy.depth_rule)
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
-        offers = [self._offers.of_tokens(session, session.max_depth) for session in sessions]
+        most = [session.max_depth if may_draft else 0 for session in sessions]
+        offers = [
+            self._offers.of_tokens(session, depth)
+            for session, depth in zip(sessions, most, strict=True)
+        ]
         depths = self._planner.wanted_depths(
             offers,
             num_others,
@@ -280,8 +288,12 @@ class Speculation:
         due = [session for session in sessions if session.is_due]
         there = [self._buffer.peek(session.session_id) for session in due]
         num_lost = sum(proposal is None or not proposal.token_ids for proposal in there)
+        num_gone, self._num_due_and_lost = self._num_due_and_lost, 0
         self._patience.observe_step(
-            len(due), num_lost, self._num_awaited, is_trial=self._planner.is_probing
+            len(due) + num_gone,
+            num_lost + num_gone,
+            self._num_awaited,
+            is_trial=self._planner.is_probing,
         )
 
     def _take(self, session: Session) -> Proposal | None:
@@ -336,11 +348,9 @@ class Speculation:
         return self._streams.policy.max_wait_ms / 1e3
 
     def _note_losses(self) -> None:
-        lost = [self._sessions[i] for i in self._streams.take_lost() if i in self._sessions]
-        if num_due := sum(session.is_due for session in lost):
-            is_trial = self._planner.is_probing
-            self._patience.observe_step(num_due, num_due, 0, is_trial=is_trial)
-        for session in lost:
+        for session_id in set(self._streams.take_lost()) & self._sessions.keys():
+            session = self._sessions[session_id]
+            self._num_due_and_lost += session.is_due
             self._telling.note_loss(session)
         for router in set(self._streams.take_departed()):
             self._patience.forget(router)  # it may never come back; if it does, with a new draft

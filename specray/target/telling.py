@@ -8,7 +8,7 @@ from typing import Protocol
 from specray.target.session import Session
 from specray.types import Commit, OpenSession, SessionFrame, SpeculationPolicy
 
-_LONGEST_PAUSE = 1023  # tokens; each of the pauses before it is about twice the one before
+_MOST_DOUBLINGS = 10  # of a pause, in tokens
 
 
 class Streams(Protocol):
@@ -85,7 +85,7 @@ class Telling:
         Some session no draft may hold, and an announcement has all its tokens.
         """
         session.is_announced = session.is_due = False
-        pause = min(2**session.num_losses - 1, _LONGEST_PAUSE)
+        pause = 2 ** min(session.num_losses, _MOST_DOUBLINGS) - 1
         session.announced_from = len(session.token_ids) + pause
         session.num_losses += 1
 

@@ -138,9 +138,6 @@ def _process_one_token_at_a_time(
     return _upstream_process_outputs(self, list(outputs), *args, **kwargs)
 
 
-_ONCE = ("new_prompt_logprobs_tensors", "events", "prefill_stats", "routed_experts")
-
-
 def _has_stop_strings(processor: OutputProcessor, output: EngineCoreOutput) -> bool:
     if len(output.new_token_ids) < 2:
         return False
@@ -151,15 +148,17 @@ def _has_stop_strings(processor: OutputProcessor, output: EngineCoreOutput) -> b
 def _split(output: EngineCoreOutput) -> Iterator[EngineCoreOutput]:
     last = len(output.new_token_ids) - 1
     for i, token_id in enumerate(output.new_token_ids):
-        piece = {
+        piece: dict[str, Any] = {
             "new_token_ids": [token_id],
             "new_logprobs": output.new_logprobs and output.new_logprobs.slice_request(i, 1),
             "new_sampling_mask": (
                 output.new_sampling_mask and output.new_sampling_mask.slice_request(i, 1)
             ),
         }
+        if output.routed_experts is not None:
+            piece["routed_experts"] = output.routed_experts[i : i + 1]  # a row for each token
         if i > 0:
-            piece |= dict.fromkeys(_ONCE)
+            piece |= {"new_prompt_logprobs_tensors": None, "events": None, "prefill_stats": None}
         if i < last:
             piece |= {"finish_reason": None, "stop_reason": None, "spec_decode_metrics": None}
         yield msgspec.structs.replace(output, **piece)

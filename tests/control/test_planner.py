@@ -246,6 +246,30 @@ def test_nothing_is_asked_for_and_no_probe_made_without_room() -> None:
         assert not engine.planner.is_probing
 
 
+def test_after_want_of_room_it_goes_on_at_once() -> None:
+    engine = Engine()
+    engine.run(50)
+    for num_steps in range(1, 60):
+        for _ in range(num_steps):
+            engine.planner.wanted_depths([Offer(engine.acceptances[0], "model", 0)], 0, 0.0)
+        offer = Offer(engine.acceptances[0], "model", MAX_DEPTH)
+        assert any(engine.planner.wanted_depths([offer], 0, 0.0))
+
+
+def test_what_has_been_given_up_is_looked_at_less_often_and_found_soon() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(300)
+    engine.quality = 0.8
+    while not engine.planner.is_probing:
+        engine.run(1)
+    looks = 0
+    while engine.planner.is_off:
+        engine.run(1)
+        looks += 1
+    assert looks < 400  # within three probes of 128 steps each at most, and three steps more
+
+
 @pytest.mark.parametrize("num_requests", [0, 1, 3])
 def test_before_the_first_measured_step_nothing_is_asked_for(num_requests: int) -> None:
     offers = [Offer(request_acceptance(), "model", MAX_DEPTH)] * num_requests

@@ -76,6 +76,14 @@ def test_an_option_of_the_chart_passes_all_checks(options: list[str]) -> None:
     assert faults(manifests) == []
 
 
+def test_only_weights_from_the_hub_take_a_nodes_disk() -> None:
+    def requested(manifests: list[Manifest]) -> bool:
+        return "ephemeral-storage" in yaml.safe_dump(manifests)
+
+    assert requested(helm())
+    assert not requested(helm("--set", "weights.source=claim"))
+
+
 def test_another_release_shares_no_name_with_the_first() -> None:
     first = {_key(manifest) for manifest in helm()}
     second = {_key(manifest) for manifest in helm(release="other")}

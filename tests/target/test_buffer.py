@@ -503,8 +503,11 @@ def test_what_was_verified_and_rejected_leaves_nothing(buffer: ProposalBuffer) -
 def test_a_wait_ends_with_the_draft_that_it_is_for(
     buffer: ProposalBuffer, ids: list[int] | None
 ) -> None:
-    threading.Timer(0.05, buffer.lose, (ROUTER, ids)).start()
+    def lose() -> None:
+        buffer.lose(ROUTER, ids)
+        buffer.wake()
 
+    threading.Timer(0.05, lose).start()
     assert buffer.wait_for([1], time.monotonic() + 30.0)
     assert buffer.is_settled(1)
     buffer.advance(1, 11, 3)  # another draft may have it by now

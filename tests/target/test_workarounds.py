@@ -173,12 +173,13 @@ def test_upstream_still_keeps_tokens_beyond_the_stop_string() -> None:
     assert len(output.token_ids) > len("one stop"), NO_LONGER_NEEDED
 
 
-def test_what_belongs_to_the_whole_step_comes_once() -> None:
-    whole = EngineCoreOutput("id", [1, 2, 3], routed_experts=np.zeros((3, 2, 2)))
-    pieces = list(workarounds._split(whole))
+def test_each_token_keeps_its_own_routing() -> None:
+    routing = np.arange(12).reshape(3, 2, 2)  # [tokens, layers, experts]
+    pieces = list(workarounds._split(EngineCoreOutput("id", [1, 2, 3], routed_experts=routing)))
 
     assert [piece.new_token_ids for piece in pieces] == [[1], [2], [3]]
-    assert [piece.routed_experts is None for piece in pieces] == [False, True, True]
+    for piece, row in zip(pieces, routing, strict=True):
+        assert piece.routed_experts.tolist() == [row.tolist()]
 
 
 # Seeded requests whose prompt is read in parts.

@@ -33,8 +33,10 @@ template:
     containers:
       - name: ray-worker
         {{- include "specray.ray-container" .root | nindent 8 }}
+        {{- $resources := deepCopy $pool.resources }}
+        {{- if ne .root.Values.weights.source "hub" }}{{ $_ := unset $resources.requests "ephemeral-storage" }}{{ end }}
         resources:
-          {{- toYaml $pool.resources | nindent 10 }}
+          {{- toYaml $resources | nindent 10 }}
         ports:
           - { name: serve, containerPort: 8000 }
           - { name: metrics, containerPort: 8080 }

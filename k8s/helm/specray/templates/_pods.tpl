@@ -124,6 +124,7 @@ initContainers:
       - bash
       - -ec
       - |
+        if [ -z "$MODELS" ]; then echo "MODELS is empty: see components/weights-pvc"; exit 1; fi
         for model in $MODELS; do
           until [ -e "/models/complete/$model" ]; do echo "waiting for $model"; sleep 10; done
         done
