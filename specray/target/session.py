@@ -35,7 +35,7 @@ class Session:
     acceptances: dict[Source, AcceptanceRate] = field(
         default_factory=lambda: defaultdict(request_acceptance)
     )  # a hybrid's copies go further than its model's guesses, or less far
-    source: Source = "prompt_lookup"  # of its latest proposal, and so perhaps of the next
+    source: Source = "prompt_lookup"  # of its latest proposal, or others', and perhaps of the next
     is_announced: bool = False  # its router's draft has, or will have, its first tokens
     num_told: int = 0  # how many of them; it lags behind while nobody asks it for proposals
     accepted: list[Accepted] = field(default_factory=list)  # that its router has not heard of

@@ -53,6 +53,7 @@ class Speculation:
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
         self._sessions: dict[int, Session] = {}
+        self._source: Source = "prompt_lookup"  # of the latest proposal for anyone
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
         self._num_due_and_lost = 0  # that will not come, as their draft has let go of the session
@@ -66,6 +67,7 @@ class Speculation:
         self._note_losses()  # or a departure of before would be taken for one after
         self._planner.observe_arrival(self._clock())
         self._sessions[session.session_id] = session
+        session.source = self._source  # whose rate it is judged by until it has a proposal
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)
@@ -313,7 +315,7 @@ class Speculation:
     def _book(self, session: Session, arrival: Arrival | None, *, is_covered: bool) -> None:
         """Learn from what has come, or has not, of what was due."""
         if arrival is not None:
-            session.source = arrival.proposal.source
+            session.source = self._source = arrival.proposal.source
             session.num_losses = 0
             self._patience.hear_of(session)
         if session.is_due:

@@ -348,6 +348,14 @@ def test_a_session_that_no_draft_can_hold_is_announced_ever_more_seldom(world: W
     assert session.num_losses == 0
 
 
+def test_a_new_request_is_judged_by_what_its_draft_did_for_others(world: World) -> None:
+    """Not by the rate of a source that nobody uses: a good draft would not be asked again."""
+    assert world.open().source == "prompt_lookup"  # nothing is known
+    world.run(5)
+
+    assert world.open().source == "model"
+
+
 def test_proposals_that_never_come_for_want_of_a_draft_are_not_counted_on(world: World) -> None:
     patience = Patience()
     world.speculation = Speculation(world.buffer, world.streams, world.clock, patience=patience)
