@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ def running(
 ) -> Iterator[Running]:
     """Starts a service, yields it once it is ready, and stops it whatever happens.
 
+    SIGTERM, too, raises KeyboardInterrupt meanwhile, or it would leave the service running.
+
     Args:
         command: what to run.
         find_url: finds the URL in the lines that it has said, once it is ready.
@@ -90,10 +93,23 @@ def running(
         )
     path = Path(log.name)
     try:
-        yield Running(_wait_until_ready(process, path, find_url), process, path)
+        with _interrupted_by_sigterm():
+            yield Running(_wait_until_ready(process, path, find_url), process, path)
     finally:
         _stop(process)
     path.unlink()  # kept when something went wrong
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wait_until_ready(

@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_the_service_is_stopped_when_the_measurement_fails(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="no"):
         measure()
     assert note.exists()
+
+
+def test_the_service_is_stopped_when_we_are_told_to_end(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    handler = signal.getsignal(signal.SIGTERM)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        run_service("unused", [sys.executable, "-c", SERVICE, str(note)]),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert note.exists()
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_a_service_that_ends_is_reported_with_its_log() -> None:
