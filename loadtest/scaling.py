@@ -264,7 +264,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True, help="where the result goes")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--each-ms", type=float, default=30.0, help="a proposal takes a draft")
-    parser.add_argument("--accuracy", type=float, default=0.9, help="of each proposed token")
+    parser.add_argument("--accuracy", type=float, default=0.97, help="of each proposed token")
     args = parser.parse_args()
     prompts = read_prompts(BUILT_IN)[:NUM_PROMPTS]
     with tempfile.TemporaryDirectory() as folder:
