@@ -190,7 +190,7 @@ class SpeculativeScheduler(Scheduler):
             if r.request_id in session_ids
         }
         others = len(grown) - len(committed)
-        self._speculation.commit(committed, others, may_draft=self._may_draft())
+        self._speculation.commit(committed, others, may_draft=not self._draftless)
         return outputs
 
     def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:
@@ -247,7 +247,7 @@ class SpeculativeScheduler(Scheduler):
             session_id = self._session_ids.get(request.request_id)
             if session_id is not None and _is_decoding(request):
                 decoding[session_id] = request
-        if not self._may_draft():
+        if self._draftless:  # also one that waits: the coming step may admit it
             decoding = {}
         self._speculation.expect(self._surroundings())
         num_prefills = sum(request.is_prefill_chunk for request in self.running)
@@ -259,13 +259,6 @@ class SpeculativeScheduler(Scheduler):
                 decoding[session_id], list(proposal.token_ids)
             )
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
-
-    def _may_draft(self) -> bool:
-        """Whether the coming step may verify anything; see `requests.forbids_drafts`."""
-        if not self._draftless:
-            return True
-        coming = itertools.chain(self.running, self.waiting)
-        return all(request.request_id not in self._draftless for request in coming)
 
     def _surroundings(self) -> Surroundings:
         """What the step will hold beside the requests that decode; drafts get what that leaves."""

@@ -55,17 +55,12 @@ class Session:
         """Draft tokens that could still become part of the answer: the last is never one."""
         return max(0, self.max_length - len(self.token_ids) - 1)
 
-    def room_before_end(self) -> int | None:
-        """Draft tokens up to where the answer may end; None beyond.
+    def cap(self, policy_depth: int) -> int:
+        """Most draft tokens worth verifying now.
 
         vLLM 0.29 forbids stop tokens behind the last draft token by the length before the step, so
         a step that begins where the answer may not end must not reach where it may.
         """
-        num_left = self.min_length - len(self.token_ids)
-        return num_left - 1 if num_left > 0 else None
-
-    def cap(self, policy_depth: int) -> int:
-        """Most draft tokens worth verifying now."""
         most = min(self.max_depth, policy_depth, self.room())
-        before_end = self.room_before_end()
-        return most if before_end is None else min(most, before_end)
+        num_forbidden = self.min_length - len(self.token_ids)
+        return min(most, num_forbidden - 1) if num_forbidden > 0 else most

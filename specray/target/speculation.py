@@ -253,11 +253,7 @@ class Speculation:
         self._note_losses()
         self._planner.follow(self._streams.policy.depth_rule)
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
-        most = [session.max_depth if may_draft else 0 for session in sessions]
-        offers = [
-            self._offers.of_tokens(session, depth)
-            for session, depth in zip(sessions, most, strict=True)
-        ]
+        offers = [self._offers.of_tokens(s, s.max_depth if may_draft else 0) for s in sessions]
         depths = self._planner.wanted_depths(
             offers,
             num_others,
