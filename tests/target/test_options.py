@@ -131,11 +131,12 @@ def test_log_probabilities_of_chosen_tokens(engine: Engine) -> None:
         got = engine.run(capped(jobs, (None,)))
     assert tally.take()[1] > 0  # once those have their answers
     assert first_tokens(got) == first_tokens(expected)
-    for one, other in zip(expected[:4], got[:4], strict=True):
+    # Those with `logprobs` get no likeliest tokens in a step with the others, by vLLM alone too.
+    for one, other in zip(expected[:2], got[:2], strict=True):
         pairs = zip(one.outputs[0].logprobs, other.outputs[0].logprobs, strict=True)
         for plain, speculated in pairs:
             assert values(plain) == pytest.approx(values(speculated), abs=1e-4)
-            assert set(plain) == set(speculated)
+            assert set(plain) == set(speculated) >= {3, 5, 8}
 
 
 def test_a_seed_says_the_same_however_a_prompt_is_read(tiny_folder: Path, engine: Engine) -> None:
