@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("target", help="folder, hub id or bundled:NAME of an instruct model")
     add("out", type=Path, help="folder for the draft")
     add("--only", choices=STEPS, default="all", metavar="STEP", help=f"one of {', '.join(STEPS)}")
-    add("--minutes", type=float, help="budget of time for all steps (default: 60)")
+    add("--minutes", type=float,
+        help="budget of time: the training's share ends by the clock, prompts and answers are as "
+        "many as usually fit the rest (default: 60)")  # fmt: skip
     add("--tokens", type=int, help="budget of answer tokens to train on, instead of --minutes")
     add("--work", type=Path, help="folder of intermediate files; the same one resumes")
     add("--engine", choices=ENGINES, default="auto", help="what generates the answers")
@@ -47,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers-only")  # fmt: skip
     add("--layers-only", action="store_true",
         help="export only what was trained, in int8, instead of a whole model")  # fmt: skip
-    for name in ("num_held_out", "max_answer_tokens", "top_k", "num_layers", "num_shared",
-                 "rate", "batch_tokens", "head_tokens", "seed"):  # fmt: skip
+    for name in ("num_held_out", "max_answer_tokens", "max_prompt_tokens", "top_k",
+                 "num_layers", "num_shared", "rate", "batch_tokens", "head_tokens",
+                 "seed"):  # fmt: skip
         default = defaults[name].default
         add(f"--{name.replace('_', '-')}", type=type(default), default=default)
 
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         0 when all is done.
 
     Raises:
-        InvalidConfigError: naming the switch, the file and the line, or the field.
+        InvalidConfigError: naming the switch, the file and the line, or the field; or the target
+            does not fit the device.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     # Also where a shell started this in the background, which makes Python ignore SIGINT.
@@ -69,7 +73,14 @@ def run(args: argparse.Namespace) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     settings = _settings(args)
-    Pipeline(settings, "specray " + shlex.join(sys.argv[1:])).run(args.only)
+    try:
+        Pipeline(settings, "specray " + shlex.join(sys.argv[1:])).run(args.only)
+    except torch.OutOfMemoryError as error:
+        raise InvalidConfigError(
+            f"target {args.target}: out of memory on {settings.device}, which has to hold all of "
+            "it, in float32 from the student on; name a smaller target or use a larger device, or "
+            "lower --batch-tokens if it was the training that ended so"
+        ) from error
     if args.only in ("all", "export"):
         say(f"the draft is in {settings.out}")
     return 0
@@ -81,7 +92,7 @@ def _settings(args: argparse.Namespace) -> DistillSettings:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     target = resolve(args.target)
     same = ("tokens", "engine", "num_prompts", "layers", "student", "loss", "part", "num_held_out",
-            "max_answer_tokens", "top_k", "num_layers", "num_shared", "rate",
+            "max_answer_tokens", "max_prompt_tokens", "top_k", "num_layers", "num_shared", "rate",
             "batch_tokens", "head_tokens", "seed", "start")  # fmt: skip
     return DistillSettings(
         name=args.target,

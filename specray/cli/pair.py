@@ -7,9 +7,12 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+import torch
+
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.cli.output import complain, say
 from specray.control.speedup import DepthFigures, depth_figures, recommended_depth
+from specray.errors import InvalidConfigError
 from specray.models.agreement import MAX_DEPTH, Agreement, measure
 from specray.models.pair import ModelFacts, Pair, compare
 
@@ -42,14 +45,13 @@ def run(args: argparse.Namespace) -> int:
         0 when the draft fits, otherwise 2.
 
     Raises:
-        InvalidConfigError: a model, its config or its tokenizer can't be read.
+        InvalidConfigError: a model, its config or its tokenizer can't be read, or both models do
+            not fit one device.
     """
     pair = compare(args.target, args.draft)
     agreement = None
     if pair.difference is None and args.seconds > 0 and not _missing(pair):
-        agreement = measure(
-            pair.target.path, pair.draft.path, _prompts(), args.seconds, _tell(args)
-        )
+        agreement = _measure(pair, args)
     tables = make_tables(pair, agreement) if pair.difference is None else {}
     if args.json:
         say(json.dumps(as_json(pair, agreement, tables), indent=1))
@@ -57,6 +59,16 @@ def run(args: argparse.Namespace) -> int:
         for line in describe(pair, agreement, tables):
             say(line)
     return 0 if pair.difference is None else UNFIT
+
+
+def _measure(pair: Pair, args: argparse.Namespace) -> Agreement:
+    try:
+        return measure(pair.target.path, pair.draft.path, _prompts(), args.seconds, _tell(args))
+    except torch.OutOfMemoryError as error:
+        raise InvalidConfigError(
+            f"{args.target} and {args.draft} do not fit one device's memory together, so nothing "
+            "can be measured here; --seconds 0 compares them without"
+        ) from error
 
 
 def make_tables(pair: Pair, agreement: Agreement | None) -> Tables:

@@ -59,10 +59,11 @@ def run(args: argparse.Namespace) -> int:
         for app_args in applications.values():
             cluster.check_resources(app_args)
         cluster.deploy(config)
-        if cluster.wait_until_ready(_url(host, port, ""), signals.stop, args.start_timeout):
+        url = service_url(config)
+        if cluster.wait_until_ready(url, signals.stop, args.start_timeout):
             cluster.settle()
-            _greet(host, port, cluster, applications)
-            _watch(cluster, signals, config, read)
+            _greet(f"{url}/v1", cluster, applications)
+            watch(cluster, signals, config, read)
         say("stopping ...")
     say("stopped")
     return 0
@@ -96,7 +97,7 @@ class Signals:
         (self.reload if number == signal.SIGHUP else self.stop).set()
 
 
-def _watch(
+def watch(
     cluster: LocalCluster,
     signals: Signals,
     running: ServeDeploySchema,
@@ -115,6 +116,8 @@ def _watch(
                 say("reloaded")
             except InvalidConfigError as error:
                 complain(f"not reloaded: {error}")
+            except Exception as error:  # noqa: BLE001  # what is served outlives a reload
+                complain(f"not reloaded: {type(error).__name__}: {error}")
 
 
 def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDeploySchema:
@@ -158,8 +161,7 @@ def _shared_cpus(applications: dict[str, AppArgs]) -> frozenset[int]:
     return cpus
 
 
-def _greet(host: str, port: int, cluster: LocalCluster, applications: dict[str, AppArgs]) -> None:
-    url = _url(host, port, "/v1")
+def _greet(url: str, cluster: LocalCluster, applications: dict[str, AppArgs]) -> None:
     model = next(iter(applications.values())).target.model_id if applications else "MODEL"
     say(f"metrics: {cluster.metrics_url}")
     say(f"logs: {cluster.log_folder}")
@@ -172,5 +174,10 @@ def _greet(host: str, port: int, cluster: LocalCluster, applications: dict[str, 
     )
 
 
-def _url(host: str, port: int, path: str) -> str:
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{port}{path}"
+def service_url(config: ServeDeploySchema) -> str:
+    """Where the first application of ours is to be reached, or else the first of all."""
+    host, port = config.http_options.host, config.http_options.port
+    ours = [app for app in config.applications if app.import_path == _BUILDER]
+    prefix = (ours or config.applications)[0].route_prefix or ""
+    host = "127.0.0.1" if host in ("0.0.0.0", "") else host
+    return f"http://{host}:{port}{prefix.rstrip('/')}"

@@ -49,6 +49,11 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.commits < 1:
         raise InvalidConfigError(f"--commits is {args.commits}; give 1 or more")
+    if args.mermaid is not None and args.mermaid < 1:
+        raise InvalidConfigError(f"--mermaid is {args.mermaid}; give 1 or more")
+    for file in filter(None, (args.out, args.svg)):
+        if not file.parent.is_dir():
+            raise InvalidConfigError(f"{file}: there is no folder {file.parent}")
     events = read(args.folder)
     if args.out:
         args.out.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

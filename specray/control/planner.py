@@ -17,7 +17,7 @@ from specray.control.roofline import Intensity, Roofline, StepLoad
 from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer, SurvivalModel, Verification
-from specray.types import DepthRule, GoodputRule
+from specray.types import STOP_GAPS, DepthRule, GoodputRule
 from specray.wire.stats import Prospect
 
 _GOODPUT = GoodputRule()
@@ -68,7 +68,7 @@ class Planner:
         self.overhead = Overhead()
         self._plain_turns = PlainTurns()
         self.is_probing = False  # whether the latest wanted depths hold a probe
-        self.is_off = False  # whether they were all 0 but for a probe's
+        self.is_off = False  # whether they were all 0 but for a probe's, as nothing else paid
         self._num_off = 0  # looks in a row by which speculation does not pay
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
         self._surroundings = Surroundings()
@@ -218,11 +218,8 @@ class Planner:
         """
         self.is_probing, self.near = False, frozenset()
         self._slowdown.is_resting = False
-        if not offers:
-            return ()  # nobody to ask: says nothing about whether speculation pays
         if not any(offer.max_depth for offer in offers):
-            self.is_off = True  # for want of room, or by the policy
-            return (0,) * len(offers)
+            return (0,) * len(offers)  # nobody to ask: says nothing about whether it pays
         self._look_ahead(offers, num_plain)
         wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
@@ -259,7 +256,7 @@ class Planner:
                 self._probe_clock.settle()
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
-        self._heed_load(num_decoding)
+        self._heed_load(offers, num_decoding)
         probed = left_out[:_MOST_PROBED]
         cost_s = self._probe_cost_s(len(probed), num_decoding, wait_s)
         self.is_probing = self._probe_clock.tick(self._step_s, cost_s)
@@ -271,12 +268,31 @@ class Planner:
         tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}
         return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
 
-    def _heed_load(self, num_decoding: int) -> None:
-        """What did not pay for many requests may for few, and the other way round."""
+    def with_probes(self, offers: Sequence[Offer], depths: Sequence[int]) -> tuple[int, ...]:
+        """The depths of a step that verifies what a probe asked for, whether or not that pays.
+
+        As far as there is room for it, and none of what the target proposes itself.
+        """
+        room = self._surroundings.max_drafts - sum(depths)
+        probed = []
+        for offer, depth in zip(offers, depths, strict=True):
+            least = 0 if offer.source in STOP_GAPS else min(PROBE_DEPTH, offer.max_depth)
+            more = max(0, min(least - depth, room))
+            room -= more
+            probed.append(depth + more)
+        return tuple(probed)
+
+    def _heed_load(self, offers: Sequence[Offer], num_decoding: int) -> None:
+        """What did not pay for many requests may for few, and the other way round.
+
+        Not what would not pay without any wait, as a draft that is always wrong: it would be tried
+        often wherever requests come and go.
+        """
         less, more = sorted((num_decoding, self._probed_load))
         if more >= _OTHER_LOAD * less:
             self._probed_load = num_decoding
-            self._probe_clock.reset()
+            if any(self._plan_ahead(offers, num_decoding - len(offers)).depths):
+                self._probe_clock.reset()
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
         """Compares speculation without waits to plain decoding: what more drafts might bring."""

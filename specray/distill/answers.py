@@ -14,6 +14,7 @@ from specray.distill.generation import Generator, SampleRequest
 from specray.distill.prompts import HELD_OUT, TRAIN, Prompt, seeds_of
 from specray.distill.template import ChatTemplate
 from specray.distill.work import WorkFolder, write_whole
+from specray.errors import InvalidConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,25 @@ def answer_prompts(
         template: the target's.
         generator: the target.
         part: (i, n) does only every n-th shard from the i-th, so that n machines may share.
+
+    Raises:
+        InvalidConfigError: all prompts of a split are too long.
     """
     jobs = list(_jobs(prompts, plan, template))
+    num_left_out = 2 * len(prompts) - sum(len(entries) for _, entries in jobs)
+    if num_left_out:
+        logger.warning(
+            "answers: %d of %d prompts are left out: longer than --max-prompt-tokens %d",
+            num_left_out // 2,
+            len(prompts),
+            plan.max_prompt_tokens,
+        )
+    for split, purpose in ((TRAIN, "train on"), (HELD_OUT, "measure by")):
+        has_prompts = any(prompt.split == split for prompt in prompts)
+        if has_prompts and not any(name.startswith(split) for name, _ in jobs):
+            raise InvalidConfigError(
+                f"--max-prompt-tokens {plan.max_prompt_tokens}: no prompt to {purpose} is as short"
+            )
     done_tokens, start = 0, time.monotonic()
     for index, (name, entries) in enumerate(jobs):
         path = work.answers / name

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specray.distill.generation import Generator
 from specray.distill.row_cache import GROUPED_ATTENTION
@@ -47,7 +47,16 @@ def load_template(target: str) -> ChatTemplate:
         tokenizer: Any = AutoTokenizer.from_pretrained(target)
     except (OSError, ValueError) as error:
         raise InvalidConfigError(f"target {target}: no tokenizer: {error}") from error
-    return read_template(tokenizer)
+    return read_template(tokenizer, _end_ids(target))
+
+
+def _end_ids(target: str) -> list[int]:
+    """The tokens that end an answer by the target's generation config, if it has one."""
+    try:
+        ids = GenerationConfig.from_pretrained(target).eos_token_id
+    except OSError:
+        return []
+    return [ids] if isinstance(ids, int) else list(ids or ())
 
 
 def make_generator(settings: DistillSettings, template: ChatTemplate) -> Generator:

@@ -1,7 +1,7 @@
 """What is trained on: answers without their endless loops, in batches of similar length."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,15 @@ class Head(NamedTuple):
         columns[list(token_ids)] = np.arange(len(token_ids))
         return cls(np.array(token_ids, np.int64), columns)
 
+    def known(self, token_ids: NDArray[np.integer]) -> NDArray[np.integer]:
+        """The target's tokens as the student reads them: 0 for padding that only that has."""
+        return np.where(token_ids < len(self.columns), token_ids, 0)
+
+    def columns_of(self, token_ids: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The columns of the target's tokens."""
+        columns = self.columns[self.known(token_ids)]
+        return np.where(token_ids < len(self.columns), columns, -1)
+
 
 class Batch(NamedTuple):
     """Some answers, padded on the right."""
@@ -41,11 +50,17 @@ def choose_head(answers: Sequence[Answer], vocab_size: int, limit: int) -> Head:
     """The tokens that the target used, then those that it nearly used, at most `limit`."""
     score = np.zeros(vocab_size)
     for answer in answers:
-        np.add.at(score, answer.token_ids, 1.0)
         probs = np.exp(answer.top_logprobs.astype(np.float32))
-        np.add.at(score, answer.top_ids.ravel(), probs.ravel())
+        _add(score, answer.token_ids, np.ones(len(answer.token_ids)))
+        _add(score, answer.top_ids.ravel(), probs.ravel())
     order = np.argsort(-score, kind="stable")[:limit]
     return Head.of(order[score[order] > 0].tolist(), vocab_size)
+
+
+def _add(score: NDArray[Any], token_ids: NDArray[np.integer], weights: NDArray[Any]) -> None:
+    """Leaves out padding that only the target's vocabulary has."""
+    known = token_ids < len(score)
+    np.add.at(score, token_ids[known], weights[known])
 
 
 def trim_loop(answer: Answer) -> Answer:
@@ -89,7 +104,7 @@ def make_batch(answers: Sequence[Answer], head: Head) -> Batch:
     positions = []
     for i, answer in enumerate(answers):
         text = np.concatenate((answer.prompt_ids, answer.token_ids))[:-1]
-        rows[i, : len(text)] = text
+        rows[i, : len(text)] = head.known(text)
         start = i * width + len(answer.prompt_ids) - 1
         positions.append(np.arange(start, start + len(answer.token_ids)))
     token_ids = np.concatenate([a.token_ids for a in answers])
@@ -99,8 +114,8 @@ def make_batch(answers: Sequence[Answer], head: Head) -> Batch:
         torch.from_numpy(rows),
         torch.from_numpy(np.concatenate(positions)),
         Targets(
-            torch.from_numpy(head.columns[token_ids]),
-            torch.from_numpy(head.columns[top_ids]),
+            torch.from_numpy(head.columns_of(token_ids)),
+            torch.from_numpy(head.columns_of(top_ids)),
             torch.from_numpy(probs),
         ),
     )

@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from specray.distill.answers import AnswerPlan, answer_prompts
 from specray.distill.engines import load_template, make_generator
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PROMPT = 160  # tokens that the target writes; a longer one is dropped, as without an end
 _FIXED_OF_WORK = ("name", "seed", "top_k", "max_answer_tokens", "num_held_out")
+_UNNOTED = {"answers": {"--max-prompt-tokens": 448}}  # of older folders, which note nothing
 
 
 class Pipeline:
@@ -63,8 +65,8 @@ class Pipeline:
         steps = {
             "prompts": self._prompts,
             "answers": self._answers,
-            "student": lambda: choose_student(self._settings, self._work),
-            "train": lambda: make_trainer(self._settings, self._work).run(),
+            "student": self._student,
+            "train": self._train,
             "ngrams": lambda: write_ngrams(self._work),
             "report": self._report,
             "export": self._export,
@@ -75,6 +77,13 @@ class Pipeline:
 
     def _prompts(self) -> None:
         s = self._settings
+        is_done = self._work.prompts.is_file()
+        told = {
+            "--prompts": [str(file) for file in s.prompt_files] or None,
+            "--only-prompts": s.only_files or None,
+            "--num-prompts": s.num_prompts,
+        }
+        self._check_step("prompts", is_done, told)
         plan = PromptPlan(
             s.planned_prompts,
             s.num_held_out,
@@ -84,13 +93,29 @@ class Pipeline:
             s.only_files,
         )
         prompts = make_prompts(plan, self._work, self._template, self._target(), self._texts)
-        logger.info("%d prompts", len(prompts))
+        logger.info("%d prompts%s", len(prompts), ", made earlier" if is_done else "")
+
+    def _student(self) -> None:
+        s = self._settings
+        is_searched = s.layers is None and s.student is None and s.start is None
+        told = {"--num-layers": s.num_layers} if is_searched else {}
+        self._check_step("student", self._work.student.is_file(), told)
+        choose_student(s, self._work)
+
+    def _train(self) -> None:
+        s = self._settings
+        told = {"--num-shared": s.num_shared, "--head-tokens": s.head_tokens}
+        self._check_step("train", self._work.head.is_file(), told)
+        make_trainer(s, self._work).run()
 
     def _answers(self) -> None:
         s = self._settings
+        # Which prompt is in which file depends on those that are left out.
+        told = {"--max-prompt-tokens": s.max_prompt_tokens}
+        self._check_step("answers", any(self._work.answers.glob("*.npz")), told)
         answer_prompts(
             load_prompts(self._work),
-            AnswerPlan(top_k=s.top_k, max_tokens=s.max_answer_tokens),
+            AnswerPlan(s.top_k, s.max_answer_tokens, s.max_prompt_tokens),
             self._work,
             self._template,
             self._target(),
@@ -126,6 +151,21 @@ class Pipeline:
         known = path.read_text("utf-8").splitlines() if path.is_file() else []
         if command not in known:
             write_text(path, "".join(f"{line}\n" for line in [*known, command]))
+
+    def _check_step(self, step: str, is_done: bool, told: Mapping[str, Any]) -> None:
+        """Refuses options that come too late, as the step's result is there and stays."""
+        path = self._work.path / "told.json"
+        noted = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if not is_done:
+            write_json(path, noted | {step: told})
+            return
+        for option, value in told.items():
+            before = noted.get(step, _UNNOTED.get(step, {})).get(option, value)
+            if value is not None and before != value:
+                raise InvalidConfigError(
+                    f"--work {self._work.path}: step {step} was done with {option} {before}, not "
+                    f"{value}; name another folder"
+                )
 
     def _check_work(self) -> None:
         noted = self._work.path / "work.json"

@@ -19,7 +19,8 @@ _TOLERANCE = 1e-3
 def prefix_length(layers: Sequence[int], limit: int) -> int:
     """How many of the student's first layers are the target's own first ones, at most `limit`."""
     same = [i for i, layer in enumerate(layers) if layer == i]
-    return min(len(same) if same == list(range(len(same))) else 0, limit, len(layers) - 1)
+    is_start = same == list(range(len(same)))
+    return max(0, min(len(same) if is_start else 0, limit, len(layers) - 1))
 
 
 @torch.no_grad()

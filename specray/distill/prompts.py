@@ -152,8 +152,8 @@ class _Writer:
         completions = self._generator.generate(requests, top_k=0)
         for opening, completion in zip(openings, completions, strict=True):
             tokens = completion.token_ids.tolist()
-            ended = bool(tokens) and tokens[-1] in self._template.end_ids
-            yield (opening + self._template.decode(tokens)) if ended else ""
+            words = self._template.user_words(tokens)
+            yield "" if words is None else opening + words
 
     def _start(self, opening: str) -> tuple[int, ...]:
         encode: Any = self._template.tokenizer.encode

@@ -49,20 +49,28 @@ def compare(target: Any, draft: Any, answer: Answer, token_ids: torch.Tensor) ->
     """
     text = torch.from_numpy(np.concatenate((answer.prompt_ids, answer.token_ids)).astype(np.int64))
     start = len(answer.prompt_ids) - 1
-    p_logits, q_logits = (
-        model(text[None].to(model.device)).logits[0, start:-1].float() for model in (target, draft)
-    )
+    p_logits, q_logits = (_logits(model, text, start) for model in (target, draft))
     mask = torch.full_like(q_logits[0], -torch.inf)
     mask[token_ids.to(mask.device)] = 0
     q_logits = q_logits + mask
-    tokens = text[start + 1 :, None].to(p_logits.device)
-    p, q = p_logits.softmax(-1), q_logits.softmax(-1)
+    width = min(p_logits.shape[1], q_logits.shape[1])  # beyond is padding that one of them has
+    p, q = p_logits.softmax(-1)[:, :width], q_logits.softmax(-1)[:, :width]
     if answer.is_greedy:
         accepted = (p_logits.argmax(-1) == q_logits.argmax(-1)).double()
     else:
-        accepted = (q.gather(1, tokens) / p.gather(1, tokens)).clamp(max=1)[:, 0].double()
+        tokens = text[start + 1 :, None].to(p.device)
+        is_known = tokens < width
+        inside = tokens.where(is_known, 0)
+        ratios = q.gather(1, inside) / p.gather(1, inside)
+        accepted = ratios.where(is_known, 0.0).clamp(max=1)[:, 0].double()
     overlap = torch.minimum(p, q).sum(-1).double()
     return Agreement(accepted.cpu().numpy(), overlap.cpu().numpy())
+
+
+def _logits(model: Any, text: torch.Tensor, start: int) -> torch.Tensor:  # [tokens, vocab]
+    """What a model says from `start` on; padding that only the other one has is id 0 for it."""
+    known = text.where(text < model.get_input_embeddings().num_embeddings, 0)
+    return model(known[None].to(model.device)).logits[0, start:-1].float()
 
 
 def summarise(

@@ -32,6 +32,7 @@ class DistillSettings:
     num_prompts: int | None = None
     num_held_out: int = 16  # per kind
     max_answer_tokens: int = 256
+    max_prompt_tokens: int = 448  # longer ones are left out
     top_k: int = 20
     num_layers: int = 8
     layers: tuple[int, ...] | None = None  # instead of the search
@@ -56,7 +57,7 @@ class DistillSettings:
         if (self.minutes is None) == (self.tokens is None):
             raise InvalidConfigError("give one of --minutes and --tokens: it is the budget")
         for name in ("minutes", "tokens", "num_layers", "head_tokens", "top_k", "batch_tokens",
-                     "max_answer_tokens", "num_held_out"):  # fmt: skip
+                     "max_answer_tokens", "max_prompt_tokens", "num_held_out"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InvalidConfigError(f"--{name.replace('_', '-')} {value}: must be more than 0")

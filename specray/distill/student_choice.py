@@ -35,7 +35,7 @@ def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
     """
     if settings.student is not None:
         check_same_tokenizer(settings.target, settings.student)
-        write_json(work.student, {"student": resolve(settings.student)})
+        _note(work, {"student": resolve(settings.student)})
     elif settings.start is not None:
         choice = _choice_of_before(settings.start)
         if settings.layers is not None and list(settings.layers) != choice.get("layers"):
@@ -43,9 +43,9 @@ def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
                 f"--layers {list(settings.layers)}: --from {settings.start} has "
                 f"{choice.get('layers', choice.get('student'))}; leave --layers out"
             )
-        write_json(work.student, choice)
+        _note(work, choice)
     elif settings.layers is not None:
-        write_json(work.student, {"layers": list(settings.layers)})
+        _note(work, {"layers": list(settings.layers)})
     elif not work.student.is_file():
         rounds = _search(settings, work)
         notes = [candidate._asdict() for candidate in rounds]
@@ -125,6 +125,22 @@ def trained_layers(work: WorkFolder) -> dict[int, dict[str, Tensor]]:
     return dict(sorted(layers.items()))
 
 
+def _note(work: WorkFolder, choice: dict[str, Any]) -> None:
+    """Notes a choice; raises InvalidConfigError if another student was trained here."""
+    before = _choice(work) if work.student.is_file() else choice
+    name = "student" if "student" in before else "layers"
+    if choice.get(name) != before[name]:
+        if work.is_trained:
+            raise InvalidConfigError(
+                f"--work {work.path}: a student with {name} {before[name]} was trained there; name "
+                "another folder"
+            )
+        # What a training left that was killed before its first checkpoint is of other layers.
+        for path in (work.head, *work.training.glob("*.npy")):
+            path.unlink(missing_ok=True)
+    write_json(work.student, choice)
+
+
 def _choice(work: WorkFolder) -> dict[str, Any]:
     if not work.student.is_file():
         raise InvalidConfigError(
@@ -168,5 +184,11 @@ def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Ca
     head = choose_head(answers, model.config.vocab_size, settings.head_tokens)
     weight = model.get_output_embeddings().weight[torch.from_numpy(head.token_ids)]
     probe = layer_search.make_probe(model, token_ids, weight)
-    fixed = range(settings.num_shared)
+    num_layers = len(layers_of(model))
+    if settings.num_layers >= num_layers:
+        raise InvalidConfigError(
+            f"--num-layers {settings.num_layers}: the target has {num_layers}; keep fewer, or name "
+            "a smaller model with --student"
+        )
+    fixed = range(min(settings.num_shared, settings.num_layers - 1))
     return layer_search.search(model, probe, weight, settings.num_layers, fixed)

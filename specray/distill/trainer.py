@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from specray.distill import checkpoint
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _CLIP = 1.0
 _TELL_EVERY = 20  # steps
+_LOSS = "held_out_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Trainer:
         self._train = train
         self._held_out = held_out
         self._plan = plan
-        self._checkpoint = work.training / "checkpoint.pt"
+        self._checkpoint = work.checkpoint
         self._curve = work.curve
         self._best = work.best
         self._lengths = [len(a.prompt_ids) + len(a.token_ids) for a in train.answers]
@@ -62,6 +65,8 @@ class Trainer:
             checkpoint.restore(self._checkpoint, self.progress, learner.layers, self._optimizer)
             self._forget_later_figures()
             logger.info("training resumes at step %d", self.progress.step)
+        # A kill may have come between the best layers and the checkpoint that knows of them.
+        self.progress.best = min(self.progress.best, _loss_of(self._best))
         if self.progress.num_answers != len(self._lengths):
             self.progress.begin_epoch(len(self._lengths))
 
@@ -142,7 +147,8 @@ class Trainer:
         if figures.loss < self.progress.best:
             self.progress.best = figures.loss
             state = {k: v.contiguous() for k, v in self._learner.layers.state_dict().items()}
-            write_whole(self._best, lambda partial: save_file(state, partial))
+            facts = {_LOSS: repr(figures.loss)}
+            write_whole(self._best, lambda partial: save_file(state, partial, facts))
 
     def _tell(self, loss: float) -> None:
         progress = self.progress
@@ -156,3 +162,11 @@ class Trainer:
             rate,
             left_s / 60,
         )
+
+
+def _loss_of(best: Path) -> float:
+    """The loss that was noted with the best layers; infinite if there are none, or none was."""
+    if not best.is_file():
+        return math.inf
+    with safe_open(best, "pt") as file:
+        return float((file.metadata() or {}).get(_LOSS, math.inf))

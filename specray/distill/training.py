@@ -26,13 +26,14 @@ def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
     """
     data = load_dataset(work, settings.takes_new)
     model = load_student(settings, work)
-    head = _head(settings, work, data, model.config.vocab_size)
     run = _shared_prefix(settings, model, chosen_layers(work))
+    if settings.start is not None:  # before anything is noted, as it may not fit
+        first = run.length if run is not None else 0
+        begin_from(settings.start, layers_of(model)[first:])  # a checkpoint replaces them
+    head = _head(settings, work, data, model.config.vocab_size)
     train, held_out = (with_prefix(part, work.training, run) for part in data)
     if run is not None:
         detach_prefix(model, run.length)
-    if settings.start is not None:
-        begin_from(settings.start, layers_of(model))  # a checkpoint of this run replaces them
     learner = Learner(model, head, LOSSES[settings.loss], fast_dtype(settings.device))
     plan = TrainPlan(
         settings.training_minutes,

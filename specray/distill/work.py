@@ -63,6 +63,11 @@ class WorkFolder:
         return self.training / "shards.json"
 
     @property
+    def checkpoint(self) -> Path:
+        """What a training goes on from."""
+        return self.training / "checkpoint.pt"
+
+    @property
     def curve(self) -> Path:
         """Figures of held-out answers during the training, as JSON lines."""
         return self.training / "curve.jsonl"
@@ -71,6 +76,11 @@ class WorkFolder:
     def best(self) -> Path:
         """The layers that were best on held-out answers."""
         return self.training / "best.safetensors"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there is something that another training would go on with."""
+        return self.checkpoint.is_file() or self.best.is_file()
 
     @property
     def head(self) -> Path:
@@ -133,7 +143,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         InvalidConfigError: naming the line that is no JSON, or the file that can't be read.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")  # splitlines also splits within texts
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: {error}") from None
     for number, line in enumerate(lines, start=1):

@@ -134,7 +134,9 @@ class DraftAhead:
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
-            self.outcomes.observe(flight, commit.token_ids, session.sampling)
+            self.outcomes.observe(
+                flight, commit.token_ids, session.sampling, was_sent=followed.is_answered
+            )
             chosen = followed.branches.pop((num_accepted, added), None)
             if commit.depth > 0:
                 if chosen is not None:
@@ -178,7 +180,7 @@ class DraftAhead:
         self._begin(Followed(session, flight, num_own - 1, is_answered=branch.is_sent))
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
-        """Follows what the target still has when it has added a token that was proposed."""
+        """Follows what is left, also at the target, when that has added a proposed token."""
         session, flight = followed.session, followed.flight
         token_ids = flight.token_ids[start:]
         if not token_ids or session.num_uncached or start > followed.num_fed:
@@ -186,8 +188,9 @@ class DraftAhead:
         num_fed = followed.num_fed - start
         session.set_cached(len(session), ahead=token_ids[:num_fed])
         rest = flight.candidates.rest(start)
-        flight = InFlight(token_ids, rest, was_ahead=True)
-        self._begin(Followed(session, flight, num_fed, is_answered=True))
+        is_there = followed.is_answered
+        flight = InFlight(token_ids, rest, was_ahead=is_there)
+        self._begin(Followed(session, flight, num_fed, is_answered=is_there))
 
     def _begin(self, followed: Followed) -> None:
         followed.began_s = self._clock()

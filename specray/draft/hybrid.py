@@ -43,6 +43,7 @@ class _State:
     sent: _Sent | None = None
     pushed: frozenset[Outcome] = frozenset()  # outcomes that a look-up has answered ahead
     ahead: dict[Outcome, Proposal] = field(default_factory=dict)  # and those of the model
+    answered: Outcome | None = None  # the latest of these that came true
 
 
 class HybridProposer:
@@ -212,10 +213,11 @@ class HybridProposer:
         if session.depth and "prompt_lookup" not in self.sources:
             return None
         end = (len(session), session.token_ids[-1])
-        if session.depth and end in self._states[session_id].ahead:
+        state = self._states[session_id]
+        if session.depth and (end in state.ahead or end == state.answered):
             return None  # the model has answered ahead
         lookup = self._lookup.look_up(session_id)
-        if not session.depth or not self._uses_model or end in self._states[session_id].pushed:
+        if not session.depth or not self._uses_model or end in state.pushed:
             return lookup
         if lookup.token_ids and lookup.expected_length >= self._least_length(session):
             return lookup
@@ -238,9 +240,11 @@ class HybridProposer:
         pushed = []
         for session_id in session_ids:
             state, session = self._states[session_id], self._lookup.session(session_id)
-            sent = state.ahead.get((len(session), session.token_ids[-1]))
+            end = (len(session), session.token_ids[-1])
+            sent = state.ahead.get(end)
             state.ahead.clear()
             if sent is not None and session.depth:
+                state.answered = end
                 if not self._is_quick:
                     state.sent = _Sent(sent.position, sent.token_ids)
                 pushed += self._with_outcomes(sent)[1:]

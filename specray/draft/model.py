@@ -87,6 +87,8 @@ class ModelProposer:
         self._ahead.settle(
             session, commit, lambda room: self._store.reserve(session, room, {session.session_id})
         )
+        if commit.depth > 0:
+            self._store.use([commit.session_id])  # also where another source answers it
         self._follow(session)
 
     def close(self, session_id: int) -> None:
@@ -104,7 +106,7 @@ class ModelProposer:
             partial = self._ahead.take_partial(session)
             if partial is not None:
                 answers[session.session_id] = partial
-            elif not (session.depth and self._ahead.leave_unanswered(session)):
+            elif not (session.depth and self._is_left_to_outcomes(session)):
                 asking.append(session)
         rows = [row for row in self._plan(asking) if row.depth > 0]
         # Deepest first: the rows of each pass are then the first ones of the pass before.
@@ -120,6 +122,10 @@ class ModelProposer:
         session = self._store.get(session_id)
         if session is not None and session.num_uncached <= _CATCH_UP_TOKENS:
             self._ahead.follow(session, token_ids)
+
+    def drop_ahead(self, session_id: int) -> None:
+        """See `FollowsOthers`."""
+        self._ahead.drop(session_id)
 
     def is_answered(self, session_id: int) -> bool:
         """See `FollowsOthers`."""
@@ -160,6 +166,15 @@ class ModelProposer:
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
         return self._store.take_evicted()
+
+    def _is_left_to_outcomes(self, session: ModelSession) -> bool:
+        """Whether its target has the answer, or is better served by what `work` drafts ahead.
+
+        That is nothing as long as prompts are to be read, and silence would look like a stall.
+        """
+        if self._ahead.is_answered(session.session_id):
+            return True
+        return not self._behind and self._ahead.leave_unanswered(session)
 
     def _check(self, token_ids: Sequence[int]) -> None:
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._model.vocab_size:

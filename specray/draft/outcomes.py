@@ -121,11 +121,16 @@ class OutcomeModel:
         return reached
 
     def observe(
-        self, flight: InFlight, committed: Sequence[int], sampling: SamplingSettings
+        self,
+        flight: InFlight,
+        committed: Sequence[int],
+        sampling: SamplingSettings,
+        *,
+        was_sent: bool = True,
     ) -> None:
         """Learns from a commit that agrees with the proposal, but for its last token."""
         tables, num_accepted = self._table(sampling), len(committed) - 1
-        if flight.token_ids and committed[0] == flight.token_ids[0]:
+        if was_sent and flight.token_ids and committed[0] == flight.token_ids[0]:
             self._verified[flight.was_ahead].observe(np.ones(1), np.array([num_accepted > 0]))
         for row, token_id in enumerate(committed[: len(flight.candidates)]):
             ids, q = flight.candidates.token_ids[row], flight.candidates.probabilities[row]

@@ -91,6 +91,10 @@ class FollowsOthers(Protocol):
         """
         ...
 
+    def drop_ahead(self, session_id: int) -> None:
+        """Forgets what was prepared for the session, and what its target was taken to have."""
+        ...
+
     def is_answered(self, session_id: int) -> bool:
         """Whether the session's last commit has its answer, drafted ahead or somebody else's."""
         ...

@@ -1,5 +1,6 @@
 """What every proposer knows of a request: its tokens and what its last commit asked for."""
 
+import math
 from collections.abc import Sequence
 
 from specray.config import MAX_DEPTH
@@ -20,6 +21,9 @@ class Session:
     )
 
     def __init__(self, opened: OpenSession) -> None:
+        """Raises SessionRejectedError when it has no tokens, or can't be sampled for."""
+        if not 0 <= opened.sampling.temperature < math.inf:
+            raise SessionRejectedError(f"temperature {opened.sampling.temperature} is none")
         if not opened.token_ids:
             raise SessionRejectedError(f"session {opened.session_id} is opened without tokens")
         self.session_id = opened.session_id

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specray.draft.outcomes import Outcome
-from specray.draft.proposer import DraftsAhead, LimitsFanOut, Proposer
+from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
 from specray.models.vocabulary import SharedTokens, Vocabulary, shared_tokens
 from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
 
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # for a part of a character, so that no token reads as none
 _MISSED = -1  # extends no session: the proposer says so in its own words
 
 
@@ -48,6 +49,10 @@ class Translation:
                 read += self._respell(list(run))
         return tuple(read)
 
+    def shares(self, commit: Commit) -> bool:
+        """Whether the draft has all of a commit's tokens."""
+        return all(token_id in self._to_draft for token_id in commit.token_ids)
+
     def write(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Shared tokens of the draft, of any shape, as the target's."""
         return self._to_target[token_ids]
@@ -60,7 +65,8 @@ def translate(target: Vocabulary, draft: Vocabulary) -> Translation:
         InvalidConfigError: They share too few tokens.
     """
     return Translation(
-        shared_tokens(target, draft), lambda token_ids: draft.encode(target.spell(token_ids))
+        shared_tokens(target, draft),
+        lambda token_ids: draft.encode(target.spell(token_ids) or _NO_TEXT),
     )
 
 
@@ -102,6 +108,9 @@ class TranslatedProposer:
         if lengths is None:
             raise unknown_session(commit.session_id)
         token_ids = self._translation.read(commit.token_ids)
+        if isinstance(self._proposer, FollowsOthers) and not self._translation.shares(commit):
+            # The draft may have proposed the same text, in tokens that the target does not have.
+            self._proposer.drop_ahead(commit.session_id)
         is_next = commit.position == lengths.target
         position = lengths.draft if is_next else _MISSED
         try:

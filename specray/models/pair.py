@@ -13,7 +13,12 @@ from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
 from specray.models.tokenizers import Tokens, first_difference, read_tokens
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 @dataclass(frozen=True, slots=True)

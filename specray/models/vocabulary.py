@@ -77,7 +77,7 @@ class Vocabulary:
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
-    """The tokens that both have, by falling draft id order of the target's vocabulary.
+    """The tokens that both have, in the order of the target's ids.
 
     Raises:
         InvalidConfigError: There are too few to draft with.

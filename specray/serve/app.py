@@ -22,6 +22,8 @@ _ENDPOINTS = DEFAULT_ENDPOINTS | {"health": lambda app: app.get("/health")}
 _TARGET_PREFIX = "target:"
 _ATTEMPTS = "max_constructor_retry_count"
 _START_ATTEMPTS = 2  # Serve's default of 20 hides a faulty start for many minutes
+# With Serve's default of None a `user_config` that a file no longer has would stay in force.
+_NO_LIVE_SETTINGS: dict[str, Any] = {}
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -54,6 +56,7 @@ def controller_deployment() -> Any:
     """The controller's options; to be bound."""
     options = {
         "logging_config": {"enable_access_log": False},  # a heartbeat a second from everyone
+        "user_config": _NO_LIVE_SETTINGS,
         # It never scales: Serve's autoscaler reads its wishes for the others this way.
         "autoscaling_config": {
             "min_replicas": 1,
@@ -67,7 +70,8 @@ def controller_deployment() -> Any:
 
 def draft_deployment(args: AppArgs) -> Any:
     """The draft pool's options; to be bound."""
-    return _deployment(DraftServer, "draft", args.draft.deployment_config)
+    options = {"user_config": _NO_LIVE_SETTINGS} | args.draft.deployment_config
+    return _deployment(DraftServer, "draft", options)
 
 
 def router_deployment(args: AppArgs, cls: type = Router) -> Any:

@@ -16,6 +16,7 @@ from specray.serve.live import (
     check_pools_by_hand,
     check_user_configs,
     live_changes,
+    live_settings,
 )
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool, read_pools
@@ -108,7 +109,6 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
     args = validate(app.args)
     overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
     pools = read_pools(args, overrides)
-    user_config = overrides.get("controller", {}).get("user_config") or {}
     check_user_configs(app, args.draft)
     check_pools_by_hand(app, args)
     targets = _targets(args, pools)
@@ -123,7 +123,7 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
         draft_model=draft.config.model if draft else None,
         draft=draft.memory if draft else None,
         tokenizers=_compare_tokenizers(args, draft),
-        warnings=advise(args, targets, draft, user_config, is_on_one_node),
+        warnings=advise(args, targets, draft, live_settings(app, "controller"), is_on_one_node),
     )
 
 

@@ -98,7 +98,16 @@ class DraftServer:
 
 
 def pin(cpus: tuple[int, ...]) -> None:
-    """Keep this process, and PyTorch's threads in it, on some cores; none leaves it as it is."""
+    """Keep this process, and PyTorch's threads in it, on some cores; none leaves it as it is.
+
+    Raises:
+        InvalidConfigError: this machine has none of these cores.
+    """
     if cpus:
-        os.sched_setaffinity(0, cpus)
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"draft.cpus: this node has none of the cores {list(cpus)} ({error.strerror})"
+            ) from None
         torch.set_num_threads(len(cpus))

@@ -20,26 +20,31 @@ def check_user_configs(app: ServeApplicationSchema, draft: DraftConfig) -> None:
     Raises:
         InvalidConfigError: naming each faulty field, or settings that the draft does not have.
     """
-    settings = [e.user_config for e in app.deployments if e.name == "draft" and e.user_config]
-    if settings and "sources" in settings[0] and draft.method not in ("hybrid", "ngram"):
+    faults = [
+        f"deployments.{'.'.join((name, 'user_config', *map(str, fault['loc'])))}: "
+        f"{fault['msg']} (got {fault['input']!r:.80})"
+        for name, model in _MODELS.items()
+        for fault in _faults(model, live_settings(app, name))
+    ]
+    if faults:
+        raise InvalidConfigError("\n".join(faults))
+    settings = live_settings(app, "draft")
+    if "sources" in settings and draft.method not in ("hybrid", "ngram"):
         raise InvalidConfigError(
-            f"deployments.draft.user_config: {settings[0]} is for a draft with several sources; "
+            f"deployments.draft.user_config: {settings} is for a draft with several sources; "
             f"draft.method is {draft.method}"
         )
-    if settings and "simulation" in settings[0] and draft.simulation is None:
+    named = set(settings.get("sources") or ())
+    if "ngram" in named and "model" not in named and not draft.uses_ngrams:
+        raise InvalidConfigError(
+            "deployments.draft.user_config.sources: names ngram, of which the draft has none; name "
+            "its folder in `draft.ngram`, or leave it out"
+        )
+    if "simulation" in settings and draft.simulation is None:
         raise InvalidConfigError(
             "deployments.draft.user_config.simulation: needs `draft.simulation` in the args, which "
             "puts a delay line in front of the draft when it starts"
         )
-    faults = [
-        f"deployments.{'.'.join((entry.name, 'user_config', *map(str, fault['loc'])))}: "
-        f"{fault['msg']} (got {fault['input']!r:.80})"
-        for entry in app.deployments
-        if entry.name in _MODELS and isinstance(entry.user_config, dict)
-        for fault in _faults(_MODELS[entry.name], entry.user_config)
-    ]
-    if faults:
-        raise InvalidConfigError("\n".join(faults))
 
 
 def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
@@ -50,14 +55,19 @@ def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
     """
     pools = [target_name(target) for target in args.targets]
     pools += ["draft"] if args.speculation.max_depth > 0 else []
-    for entry in app.deployments:
-        settings = entry.user_config if entry.name == "controller" else None
-        unknown = ((settings or {}).get("num_replicas") or {}).keys() - set(pools)
-        if unknown:
-            raise InvalidConfigError(
-                f"deployments.controller.user_config.num_replicas: {min(unknown)!r} is none of the "
-                f"pools {', '.join(pools)}"
-            )
+    wanted = live_settings(app, "controller").get("num_replicas") or {}
+    if unknown := wanted.keys() - set(pools):
+        raise InvalidConfigError(
+            f"deployments.controller.user_config.num_replicas: {min(unknown)!r} is none of the "
+            f"pools {', '.join(pools)}"
+        )
+
+
+def live_settings(app: ServeApplicationSchema, name: str) -> dict[str, Any]:
+    """The `user_config` the file gives a deployment; none where it names it for other options."""
+    given = [entry.user_config for entry in app.deployments if entry.name == name]
+    # Serve's schema stands in for what the file does not say with a value that is not None.
+    return given[0] if given and isinstance(given[0], dict) else {}
 
 
 def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
@@ -82,7 +92,9 @@ def _live(config: ServeDeploySchema) -> dict[str, Any]:
     """The `user_config` of each deployment of each application."""
     return {
         app.name: {
-            f"deployments.{entry.name}.user_config": entry.user_config for entry in app.deployments
+            f"deployments.{entry.name}.user_config": settings
+            for entry in app.deployments
+            if (settings := live_settings(app, entry.name))
         }
         for app in config.applications
     }

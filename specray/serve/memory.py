@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ray.serve.llm import LLMConfig
 
@@ -14,9 +15,17 @@ from specray.serve.settings import degree_of, source_of
 _GIB = 1 << 30
 # vLLM's own defaults where the file is silent.
 _UTILIZATION = 0.92
-_BATCHED_TOKENS = 8192
-_SEQUENCES = 256
+BATCHED_TOKENS = 8192
+SEQUENCES = 256
 _SAMPLING_COPIES = 3  # float32 rows as wide as the vocabulary: logits, target's and draft's p
+
+
+class Batch(NamedTuple):
+    """The largest that an engine takes into one step."""
+
+    num_sequences: int
+    num_tokens: int
+    max_depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,12 @@ def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory
     kv_dtype = dtype if kv_dtype == "auto" else kv_dtype
     weights = size.weight_bytes(dtype) // degree
     per_token = size.kv_bytes_per_token(kv_dtype, degree)
-    working = _working_bytes(target, size, max_depth)
+    batch = Batch(
+        int(options.get("max_num_seqs") or SEQUENCES),
+        int(options.get("max_num_batched_tokens") or BATCHED_TOKENS),
+        max_depth,
+    )
+    working = _working_bytes(size, degree, batch)
     return TargetMemory(
         model=str(source),
         size=size,
@@ -120,6 +134,21 @@ def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
     )
 
 
+def kv_room(size: ModelSize, num_ranks: int, accelerator_type: str, batch: Batch) -> int | None:
+    """Tokens whose keys and values find room beside the weights, by vLLM's default utilization.
+
+    Returns:
+        That of the larger where there are GPUs of several sizes under the name; None if their
+        memory is not known; negative if not even the weights find room.
+    """
+    totals = memory_of(accelerator_type)
+    if not totals:
+        return None
+    taken = size.weight_bytes() // num_ranks + _working_bytes(size, num_ranks, batch)
+    free_bytes = int(max(totals) * _UTILIZATION) - taken
+    return free_bytes // size.kv_bytes_per_token(num_ranks=num_ranks)
+
+
 def _rooms(target: LLMConfig, pool: Pool, taken: int) -> Iterator[tuple[str, int]]:
     """Bytes that are left for the KV cache, for each GPU it may be."""
     options = target.engine_kwargs
@@ -137,11 +166,9 @@ def _rooms(target: LLMConfig, pool: Pool, taken: int) -> Iterator[tuple[str, int
             yield place, int(total * share) - taken
 
 
-def _working_bytes(target: LLMConfig, size: ModelSize, max_depth: int) -> int:
+def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:
     """The largest step's activations in one layer, and its rows as wide as the vocabulary."""
-    options = target.engine_kwargs
-    batched = int(options.get("max_num_batched_tokens") or _BATCHED_TOKENS)
-    rows = int(options.get("max_num_seqs") or _SEQUENCES) * (max_depth + 1)
+    rows = batch.num_sequences * (batch.max_depth + 1)
     # The residual stream and its norm; gate, up and their product, split over the ranks.
-    activations = batched * (2 * size.hidden_size + 3 * size.ffn_size // degree_of(target)) * 2
+    activations = batch.num_tokens * (2 * size.hidden_size + 3 * size.ffn_size // num_ranks) * 2
     return activations + rows * size.vocab_size * 4 * _SAMPLING_COPIES

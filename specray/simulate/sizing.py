@@ -192,10 +192,10 @@ def _cluster(base: ClusterSettings, trial: Trial) -> ClusterSettings:
 
 def _make_load(scenario: Scenario, qps: float) -> _Load:
     if scenario.replayed:
-        until_s = scenario.seconds or scenario.replayed[-1].at_s + 1e-6
+        until_s = scenario.seconds or _end_of_replay_s(scenario)
         arrivals = tuple(arrival for arrival in scenario.replayed if arrival.at_s < until_s)
         return _Load(arrivals, 0.0, until_s)
-    life_s = _lifetime_s(scenario)
+    life_s = _lifetime_s(scenario, scenario.lengths.answer)
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
     counted_s = scenario.seconds or max(_LIFETIMES * life_s, longest_s)
     from_s = 2 * life_s
@@ -204,17 +204,23 @@ def _make_load(scenario: Scenario, qps: float) -> _Load:
     return _Load(arrivals, from_s, from_s + counted_s)
 
 
+def _end_of_replay_s(scenario: Scenario) -> float:
+    """When who comes last is answered, too; else a short recording would seem too much to serve."""
+    longest = max(arrival.num_answer_tokens for arrival in scenario.replayed)
+    return scenario.replayed[-1].at_s + 2 * _lifetime_s(scenario, longest)
+
+
 def _pattern(name: PatternName, qps: float, length_s: float) -> Pattern:
     if name == "bursty":
         return Bursty(qps)
     return Diurnal(qps, period_s=length_s) if name == "diurnal" else Poisson(qps)
 
 
-def _lifetime_s(scenario: Scenario) -> float:
-    """Of a request that is alone, without speculation."""
-    lengths, law = scenario.lengths, scenario.cluster.target.law
-    step_s = law.step_s(StepLoad(1, 1, round(lengths.prompt + lengths.answer / 2)))
-    return lengths.answer * step_s
+def _lifetime_s(scenario: Scenario, num_answer_tokens: float) -> float:
+    """Of a request with such an answer that is alone, without speculation."""
+    prompt, law = scenario.lengths.prompt, scenario.cluster.target.law
+    step_s = law.step_s(StepLoad(1, 1, round(prompt + num_answer_tokens / 2)))
+    return num_answer_tokens * step_s
 
 
 def _cost(scenario: Scenario, trial: Trial, summary: Summary) -> float | None:

@@ -202,6 +202,12 @@ class ProposalBuffer:
             session = self._sessions.get(session_id)
             return session is None or self._is_ready(session_id)
 
+    def is_lost(self, session_id: int) -> bool:
+        """Whether nothing will come, as the session's draft is gone."""
+        with self._changed:
+            session = self._sessions.get(session_id)
+            return session is not None and session.is_lost
+
     def is_covered(self, session_id: int) -> bool:
         """Whether the draft had drafted ahead for whatever the latest commit might be.
 
@@ -291,8 +297,8 @@ class ProposalBuffer:
 
 def _are_distributions(
     q: TruncatedDistributions,
-    tokens: np.ndarray,
-    vocab_size: int,  # [depth]
+    tokens: np.ndarray,  # [depth]
+    vocab_size: int,
 ) -> bool:
     """Whether each row is a distribution over distinct tokens that can have yielded its token."""
     if len(q) != len(tokens) or q.token_ids.shape != q.probabilities.shape:

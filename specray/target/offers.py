@@ -38,6 +38,12 @@ class Offers:
         policy = self._streams.policy
         return session.cap(policy.max_depth) if policy.is_enabled else 0
 
+    def may_speculate(self, session: Session) -> bool:
+        """Whether the session may verify draft tokens, now or later."""
+        policy = self._streams.policy
+        most = min(session.max_depth, policy.max_depth, session.room())
+        return policy.is_enabled and most > 0
+
     def is_trusted(self, session: Session) -> bool:
         """Whether distributions that come for the session may be used."""
         return session.uses_distributions and self._streams.trusts(session.router)

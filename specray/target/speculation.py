@@ -6,7 +6,7 @@ Knows nothing of vLLM; `scheduler` calls it, from the engine's thread only.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
+from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.target.buffer import Arrival, ProposalBuffer
 from specray.target.counters import Counters
@@ -71,7 +71,7 @@ class Speculation:
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)
-        if not self._planner.is_off:
+        if not self._planner.is_off and self._offers.may_speculate(session):
             self._telling.announce(session, length)
         self.flush()
 
@@ -168,10 +168,11 @@ class Speculation:
             return {}
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
+        depths = plan.depths
+        if self._planner.is_probing:
+            depths = self._planner.with_probes(offers, depths)
         chosen = {}
-        for (session, proposal), depth, offer in zip(ready, plan.depths, offers, strict=True):
-            if self._planner.is_probing and proposal.source not in STOP_GAPS:
-                depth = max(depth, min(PROBE_DEPTH, offer.max_depth))
+        for (session, proposal), depth, offer in zip(ready, depths, offers, strict=True):
             if depth > 0:
                 session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)

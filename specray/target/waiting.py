@@ -93,11 +93,15 @@ class Waiting:
     def end(self, wait: Wait) -> float:
         """Learn from a wait that is over: all its proposals are here, or its time is up.
 
+        A session whose draft was lost meanwhile was neither answered nor waited for in vain.
+
         Returns:
             The seconds that it took.
         """
-        silent = [s for s in wait.awaited if not self._buffer.is_settled(s.session_id)]
-        self._patience.observe_wait(wait.awaited, silent, wait.deadline)
+        awaited = [s for s in wait.awaited if not self._buffer.is_lost(s.session_id)]
+        silent = [s for s in awaited if not self._buffer.is_settled(s.session_id)]
+        if awaited:
+            self._patience.observe_wait(awaited, silent, wait.deadline)
         return self._clock() - wait.started
 
     def _is_worth_it(

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from specray.cli import main
 
@@ -32,3 +33,25 @@ def test_a_target_that_is_not_there_is_named(
 
     assert code == 2
     assert "nowhere`: there is no such folder" in capsys.readouterr().err
+
+
+class _Full:
+    """A pipeline on a device that is too small."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def run(self, step: str) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_target_that_fits_no_device_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr("specray.cli.distill.Pipeline", _Full)
+
+    code = main(["distill", str(tmp_path), str(tmp_path / "out")])
+
+    assert code == 2
+    assert "name a smaller target or use a larger device" in capsys.readouterr().err

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from specray.cli import main
 from tests.models.test_agreement import save_model
@@ -73,6 +74,20 @@ def test_a_draft_that_does_not_fit(
         assert not json.loads(text)["fits"]
     else:
         assert "the draft can't be used: id 1 is 'a' for the target" in text
+
+
+def test_a_pair_that_fits_no_device_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("specray.cli.pair.measure", fail)
+    model = save_model(tmp_path / "target", 0)
+
+    assert main(["pair", model, model]) == 2
+
+    assert "--seconds 0 compares them without" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ray.serve.schema import ServeDeploySchema
 
 from specray.cli import main
-from specray.cli.serve import Signals, read_config
+from specray.cli.serve import Signals, read_config, service_url, watch
 from specray.errors import InvalidConfigError
+from specray.serve.local import LocalCluster
 from specray.serve.ports import free_port
 
 
@@ -43,6 +45,22 @@ def test_the_command_line_overrides_it(tmp_path: Path, config: dict[str, Any]) -
     http = read_config(written(tmp_path, config), "0.0.0.0", 9000).http_options
 
     assert (http.host, http.port) == ("0.0.0.0", 9000)
+
+
+@pytest.mark.parametrize(
+    ("host", "prefix", "url"),
+    [
+        ("127.0.0.1", "/", "http://127.0.0.1:8123"),
+        ("0.0.0.0", "/llm", "http://127.0.0.1:8123/llm"),
+    ],
+)
+def test_it_is_reached_under_its_prefix(
+    tmp_path: Path, config: dict[str, Any], host: str, prefix: str, url: str
+) -> None:
+    config["applications"][0]["route_prefix"] = prefix
+    config["http_options"]["host"] = host
+
+    assert service_url(read_config(written(tmp_path, config), None, None)) == url
 
 
 def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -143,3 +161,37 @@ def test_one_signal_reloads() -> None:
 
     assert signals.reload.wait(1.0)
     assert not signals.stop.is_set()
+
+
+@pytest.mark.usefixtures("restored_signals")
+@pytest.mark.parametrize("fault", [InvalidConfigError("no such field"), AttributeError("get")])
+def test_a_reload_that_fails_leaves_the_service_running(
+    tmp_path: Path, config: dict[str, Any], fault: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = read_config(written(tmp_path, config), None, None)
+    signals = Signals()
+    cluster = StubCluster(fault, signals)
+    signals.reload.set()
+
+    watch(cluster, signals, running, lambda: running)
+
+    output = capsys.readouterr()
+    assert f"not reloaded: {fault}" in output.err or "AttributeError: get" in output.err
+    assert output.out.count("reloaded") == 1
+    assert cluster.deployed == 2
+
+
+class StubCluster(LocalCluster):
+    """Fails at the first reload, asks for a second, then is stopped."""
+
+    def __init__(self, fault: Exception, signals: Signals) -> None:
+        self.deployed = 0
+        self._fault = fault
+        self._signals = signals
+
+    def deploy(self, config: ServeDeploySchema) -> None:
+        self.deployed += 1
+        if self.deployed == 1:
+            self._signals.reload.set()
+            raise self._fault
+        self._signals.stop.set()

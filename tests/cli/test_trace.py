@@ -154,12 +154,20 @@ def test_a_picture_of_many_seconds_has_an_axis_too(request_folder: Path) -> None
     assert "20000" in {text.replace(",", "") for text in texts if text}
 
 
-def test_a_picture_of_no_commits_is_refused(
-    request_folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--svg", "x.svg", "--commits", "0"], "--commits is 0"),
+        (["--mermaid", "0"], "--mermaid is 0"),
+        (["--mermaid", "-1"], "--mermaid is -1"),
+        (["--out", "nowhere/x.json"], "nowhere/x.json: there is no folder nowhere"),
+    ],
+)
+def test_what_can_not_be_drawn_is_refused(
+    request_folder: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["trace", str(request_folder), "--svg", str(request_folder / "x.svg")]
-    assert main([*arguments, "--commits", "0"]) == USER_ERROR
-    assert "--commits" in capsys.readouterr().err
+    assert main(["trace", str(request_folder), *words]) == USER_ERROR
+    assert message in capsys.readouterr().err
 
 
 def test_a_timeline_too_short_for_a_picture_is_refused(

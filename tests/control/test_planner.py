@@ -143,14 +143,27 @@ def test_probes_cost_little_however_dear_each_is() -> None:
     assert max(sum(depth > 0 for depth in of_step) for of_step in depths) == 4
 
 
-def test_other_loads_are_probed_soon() -> None:
+def test_what_waits_made_too_dear_is_tried_soon_at_another_load() -> None:
+    engine = Engine(num_requests=8, latency_s=0.1)
+    engine.quality = 0.5
+    before = engine.run(1500)[-60:]
+    engine.leave(1)
+    depths = engine.run(20)
+
+    assert sum(any(of_step) for of_step in before) <= 1
+    assert 1 <= sum(depth > 0 for (depth,) in depths) <= 2
+
+
+def test_what_is_always_wrong_is_not_tried_more_often_at_another_load() -> None:
     engine = Engine(num_requests=8)
     engine.quality = 0.0
     engine.run(1500)
-    engine.leave(1)
-    depths = engine.run(9)
+    num_tried = 0
+    for num_requests in (4, 2, 1):
+        engine.leave(num_requests)
+        num_tried += sum(any(depths) for depths in engine.run(60))
 
-    assert sum(depth > 0 for (depth,) in depths) == 1
+    assert num_tried <= 3  # of 180 steps; 128 lie between two tries
 
 
 def test_a_gain_within_the_noise_is_not_taken_up_and_given_up_in_turn() -> None:
@@ -254,6 +267,19 @@ def test_after_want_of_room_it_goes_on_at_once() -> None:
             engine.planner.wanted_depths([Offer(engine.acceptances[0], "model", 0)], 0, 0.0)
         offer = Offer(engine.acceptances[0], "model", MAX_DEPTH)
         assert any(engine.planner.wanted_depths([offer], 0, 0.0))
+
+
+def test_a_probe_takes_no_more_room_than_there_is() -> None:
+    """Draft tokens without room in the KV cache would drive a request out of it."""
+    planner = Planner()
+    offers = [Offer(request_acceptance(), source, 5) for source in ("model", "ngram", "model")]
+    stop_gap = Offer(request_acceptance(), "stop_gap", 5)
+
+    assert planner.with_probes([*offers, stop_gap], (0, 3, 0, 0)) == (2, 3, 2, 0)
+    planner.expect(Surroundings(max_drafts=4), 0.0)
+    assert planner.with_probes([*offers, stop_gap], (0, 1, 0, 0)) == (2, 2, 0, 0)
+    planner.expect(Surroundings(max_drafts=0), 0.0)
+    assert planner.with_probes([*offers, stop_gap], (0, 0, 0, 0)) == (0, 0, 0, 0)
 
 
 def test_what_has_been_given_up_is_looked_at_less_often_and_found_soon() -> None:

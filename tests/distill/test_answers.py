@@ -8,6 +8,7 @@ from specray.distill.generation import Completion, SampleRequest
 from specray.distill.prompts import Prompt
 from specray.distill.template import read_template
 from specray.distill.work import WorkFolder
+from specray.errors import InvalidConfigError
 from tests.distill.conftest import make_tokenizer
 
 
@@ -114,6 +115,36 @@ def test_machines_that_share_the_work_leave_the_same_files(tmp_path: Path) -> No
 def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
     echo = Echo()
 
-    answer(WorkFolder(tmp_path), echo, max_prompt_tokens=5)
+    with pytest.raises(InvalidConfigError, match="no prompt to train on is as short"):
+        answer(WorkFolder(tmp_path), echo, max_prompt_tokens=5)
 
     assert not echo.requests
+
+
+def test_held_out_prompts_may_not_all_be_too_long(tmp_path: Path) -> None:
+    prompts = [
+        Prompt(split, "chat", split, [{"role": "user", "content": "x" * length}])
+        for split, length in (("train", 1), ("held_out", 50))
+    ]
+    plan = AnswerPlan(2, max_prompt_tokens=40)
+    template = read_template(make_tokenizer())
+
+    with pytest.raises(InvalidConfigError, match="no prompt to measure by is as short"):
+        answer_prompts(prompts, plan, WorkFolder(tmp_path), template, Echo())
+
+
+def test_how_many_prompts_are_too_long_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo = Echo()
+    prompts = [
+        Prompt(f"p{i}", "chat", "train", [{"role": "user", "content": "x" * (1 + 20 * i)}])
+        for i in range(5)
+    ]
+    plan = AnswerPlan(2, max_prompt_tokens=60)
+
+    answer_prompts(prompts, plan, WorkFolder(tmp_path), read_template(make_tokenizer()), echo)
+
+    assert 0 < len(echo.requests) < 10
+    num_left_out = 5 - len(echo.requests) // 2
+    assert f"{num_left_out} of 5 prompts are left out" in caplog.text

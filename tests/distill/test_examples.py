@@ -40,6 +40,18 @@ def test_every_answer_token_is_predicted_from_the_token_before_it() -> None:
     assert torch.allclose(batch.targets.top_probs, torch.tensor(0.25), atol=1e-3)
 
 
+def test_padding_that_only_the_target_has_is_read_as_another_token_and_never_said() -> None:
+    answer = make_answer([1, 11], [5, 12, 7], [[5, 12], [12, 5], [7, 12]])
+
+    head = choose_head([answer], vocab_size=10, limit=10)
+    batch = make_batch([answer], head)
+
+    assert head.token_ids.tolist() == [5, 7]
+    assert batch.token_ids.tolist() == [[1, 0, 5, 0]]
+    assert batch.targets.tokens.tolist() == [0, -1, 1]
+    assert batch.targets.top.tolist() == [[0, -1], [-1, 0], [1, -1]]
+
+
 def test_an_epoch_takes_every_answer_once_within_the_budget() -> None:
     lengths = [int(n) for n in np.random.default_rng(0).integers(5, 60, 200)]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
 from specray.distill.answers import find_shards
 from specray.distill.generation import Completion, Generator, SampleRequest
 from specray.distill.prompts import load_prompts
+from specray.distill.student_choice import trained_layers
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
 from specray.models.draft_layers import DRAFT_FACTS, read_layers
@@ -122,8 +124,99 @@ def test_the_users_prompts_and_student_are_taken(
     assert {prompt.kind for prompt in trained} == {"user"}
     assert len(trained) == 9
     assert AutoModelForCausalLM.from_pretrained(settings.out).config.num_hidden_layers == 3
+    assert trained_layers(WorkFolder(settings.work)).keys() == {0, 1, 2}
     with pytest.raises(InvalidConfigError, match="--layers-only: the student was not cut"):
         run(dataclasses.replace(settings, layers_only=True), "export")
+
+
+def test_options_that_come_too_late_are_refused(made: DistillSettings, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="prompts was done with --num-prompts"):
+        run(dataclasses.replace(made, num_prompts=4321), "prompts")
+    with pytest.raises(InvalidConfigError, match="train was done with --num-shared"):
+        run(dataclasses.replace(made, num_shared=2), "train")
+    with pytest.raises(InvalidConfigError, match="train was done with --num-shared 1, not 0"):
+        run(dataclasses.replace(made, num_shared=0), "train")
+    with pytest.raises(InvalidConfigError, match="answers was done with --max-prompt-tokens 448"):
+        run(dataclasses.replace(made, max_prompt_tokens=99), "answers")
+    with pytest.raises(InvalidConfigError, match="a student with layers .* was trained there"):
+        run(dataclasses.replace(made, layers=(0, 1, 5)), "student")
+    run(made, "prompts")
+
+
+def test_layers_that_were_named_once_need_not_be_named_again(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(made, work=tmp_path / "work", layers=(0, 1, 5), num_layers=8)
+
+    run(settings, "student")
+    run(dataclasses.replace(settings, layers=None), "student")
+
+    assert json.loads((settings.work / "student.json").read_text())["layers"] == [0, 1, 5]
+
+
+def test_an_answered_folder_of_an_older_version_has_the_limit_of_that_time(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(made, work=tmp_path / "work")
+    shutil.copytree(made.work, settings.work)
+    (settings.work / "told.json").unlink()
+
+    run(settings, "answers")
+    with pytest.raises(InvalidConfigError, match="--max-prompt-tokens 448, not 99"):
+        run(dataclasses.replace(settings, max_prompt_tokens=99), "answers")
+
+
+@pytest.mark.parametrize("file", ["checkpoint.pt", "best.safetensors"])
+def test_the_layers_of_a_training_stay(made: DistillSettings, tmp_path: Path, file: str) -> None:
+    settings = dataclasses.replace(made, work=tmp_path / "work", layers=(0, 1, 5))
+    run(settings, "student")
+    (WorkFolder(settings.work).training / file).touch()
+
+    with pytest.raises(InvalidConfigError, match="a student with layers .* was trained there"):
+        run(dataclasses.replace(settings, layers=(0, 4, 5)), "student")
+
+
+def test_other_layers_leave_nothing_of_a_training_without_a_checkpoint(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(made, work=tmp_path / "work", layers=(0, 1, 5))
+    run(settings, "student")
+    prefix = WorkFolder(settings.work).training / "train-00000.npz.npy"
+    prefix.touch()
+
+    run(settings, "student")
+    assert prefix.is_file()
+    run(dataclasses.replace(settings, layers=(0, 4, 5)), "student")
+    assert not prefix.is_file()
+
+
+def test_what_did_not_fit_can_be_put_right(made: DistillSettings, tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        made, work=tmp_path / "work", start=made.work, num_shared=0, tokens=1
+    )
+    for step in ("prompts", "answers", "student"):
+        run(settings, step)
+    with pytest.raises(InvalidConfigError, match="give the same --num-shared"):
+        run(settings, "train")
+
+    run(dataclasses.replace(settings, num_shared=1), "train")
+
+
+def test_prompts_that_are_all_too_long_are_named(made: DistillSettings, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    settings = dataclasses.replace(made, work=work, max_prompt_tokens=1)
+    run(settings, "prompts")
+    with pytest.raises(InvalidConfigError, match="--max-prompt-tokens 1: no prompt to train on"):
+        run(settings, "answers")
+
+
+def test_more_layers_than_the_target_has_are_refused(made: DistillSettings, tmp_path: Path) -> None:
+    (made.work / "student.json").rename(tmp_path / "student.json")
+    try:
+        with pytest.raises(InvalidConfigError, match="--num-layers 99: the target has"):
+            run(dataclasses.replace(made, layers=None, num_layers=99), "student")
+    finally:
+        (tmp_path / "student.json").rename(made.work / "student.json")
 
 
 def test_a_training_goes_on_with_what_another_has_learnt(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from specray.distill.prompt_files import read_prompts
+from specray.distill.work import read_json_lines, write_json_lines
 from specray.errors import InvalidConfigError
 
 
@@ -33,6 +34,13 @@ def test_sharegpt_conversations_up_to_the_first_answer(tmp_path: Path) -> None:
     assert messages == [
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     ]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_line_separators_within_a_text_end_no_line(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    write_json_lines(path, [{"prompt": f"a{separator}b"}, {"prompt": "c"}])
+    assert [value["prompt"] for _, value in read_json_lines(path)] == [f"a{separator}b", "c"]
 
 
 def test_empty_lines_are_left_out(tmp_path: Path) -> None:

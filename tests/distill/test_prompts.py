@@ -1,12 +1,20 @@
+import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from specray.distill.prompts import is_usable
+from specray.distill.engines import load_template
+from specray.distill.generation import Completion, SampleRequest
+from specray.distill.prompts import PromptPlan, is_usable, make_prompts
 from specray.distill.template import read_template
 from specray.distill.texts import find_passages
+from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
-from tests.distill.conftest import make_tokenizer
+from tests.distill.conftest import few_texts, make_tokenizer
+
+PLAIN_TEMPLATE = "{% for m in messages %}{{ '(user) ' + m['content'] + ' (bot)' }}{% endfor %}"
 
 
 def test_the_template_is_taken_apart() -> None:
@@ -18,6 +26,62 @@ def test_the_template_is_taken_apart() -> None:
     assert template.end_ids == {tokenizer.eos_token_id}
     text = tokenizer.decode(template.encode([{"role": "user", "content": "Hi"}]))
     assert text == "<s>user|Hi</s><s>assistant|"
+
+
+def test_a_plain_token_behind_the_users_words_ends_no_answer() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = PLAIN_TEMPLATE
+
+    template = read_template(tokenizer)
+
+    assert template.end_ids == {tokenizer.eos_token_id}
+    assert template.user_end == "(bot)"
+
+
+@pytest.mark.parametrize("ids", [[0, 5], 5])
+def test_the_generation_configs_ends_are_ends(target: Path, tmp_path: Path, ids: object) -> None:
+    folder = tmp_path / "target"
+    shutil.copytree(target, folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+
+    assert load_template(str(folder)).end_ids == {0, 5}
+
+
+def test_a_target_without_a_generation_config_has_its_tokenizers_end(
+    target: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "target"
+    shutil.copytree(target, folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+    assert load_template(str(folder)).end_ids == {0}
+
+
+class _Talker:
+    """Writes a user's words and goes on as the assistant, without an end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def generate(self, requests: list[SampleRequest], top_k: int) -> list[Completion]:
+        none = np.zeros((0, 0))
+        encode = make_tokenizer().encode
+        texts = [self._text.format(request.seed) for request in requests]
+        return [Completion(np.array(encode(text), np.int32), none, none) for text in texts]
+
+
+def test_a_written_prompt_is_cut_where_the_assistant_begins(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = PLAIN_TEMPLATE
+    talker = _Talker("What is number {}? (bot) Nothing")
+
+    prompts = make_prompts(
+        PromptPlan(24, 2), WorkFolder(tmp_path), read_template(tokenizer), talker, few_texts
+    )
+
+    words = [prompt.messages[-1]["content"] for prompt in prompts]
+    assert any(text.startswith("What is number") for text in words)
+    assert not any("(bot)" in text for text in words)
 
 
 def test_a_target_without_a_template_is_refused() -> None:

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,31 @@ def test_sampled_text_is_accepted_as_rejection_sampling_does(pair: tuple[Any, An
 
     wanted = (q.gather(1, tokens) / p.gather(1, tokens)).clamp(max=1)[:, 0]
     assert found.accepted == pytest.approx(wanted.numpy(), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_greedy", [True, False])
+def test_padding_of_one_vocabulary_changes_nothing(pair: tuple[Any, Any], is_greedy: bool) -> None:
+    target, draft = pair
+    padded = deepcopy(draft)
+    padded.resize_token_embeddings(draft.config.vocab_size + 9, mean_resizing=False)
+    answer, head = make_answer(is_greedy), torch.arange(3, 60)
+
+    found, wanted = (compare(target, model, answer, head) for model in (padded, draft))
+
+    assert found.accepted == pytest.approx(wanted.accepted, rel=1e-4, abs=1e-7)
+    assert found.overlap == pytest.approx(wanted.overlap, rel=1e-4)
+
+
+def test_a_token_that_the_draft_lacks_is_never_accepted(pair: tuple[Any, Any]) -> None:
+    answer = make_answer(False)
+    size = int(np.median(answer.token_ids))
+    draft = deepcopy(pair[1])
+    draft.resize_token_embeddings(size, mean_resizing=False)
+
+    found = compare(pair[0], draft, answer, torch.arange(3, size))
+
+    assert not found.accepted[answer.token_ids >= size].any()
+    assert found.accepted[answer.token_ids < size].all()
 
 
 def test_kinds_and_modes_are_told_apart_and_together() -> None:

@@ -36,7 +36,14 @@ def test_layers_that_the_target_lacks_are_named(model: Any, layers: list[int]) -
 
 @pytest.mark.parametrize(
     ("layers", "limit", "length"),
-    [([0, 1, 2, 5], 3, 3), ([0, 1, 2, 5], 2, 2), ([0, 2, 3], 3, 1), ([1, 2], 3, 0), ([0], 3, 0)],
+    [
+        ([0, 1, 2, 5], 3, 3),
+        ([0, 1, 2, 5], 2, 2),
+        ([0, 2, 3], 3, 1),
+        ([1, 2], 3, 0),
+        ([0], 3, 0),
+        ([], 3, 0),
+    ],
 )
 def test_only_the_targets_own_beginning_is_shared(
     layers: list[int], limit: int, length: int

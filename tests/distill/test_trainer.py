@@ -128,6 +128,22 @@ def test_more_answers_begin_a_new_epoch(
     assert (after.epoch, after.batch, after.num_answers) == (before.epoch + 1, 0, 12)
 
 
+def test_a_best_that_no_checkpoint_knows_of_is_not_replaced_by_worse(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    work = WorkFolder(tmp_path)
+    make_trainer(target, answers, tmp_path, tokens=800).run()
+    loss, best = read_curve(work)[-1]["loss"], work.best.read_bytes()
+    work.checkpoint.unlink()
+
+    resumed = make_trainer(target, answers, tmp_path, tokens=1)
+    assert resumed.progress.best == loss
+    resumed.run()
+
+    assert read_curve(work)[-1]["loss"] > loss
+    assert work.best.read_bytes() == best
+
+
 def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: Path) -> None:
     make_trainer(target, answers, tmp_path, tokens=200).run()
 

@@ -69,14 +69,16 @@ class Target:
         return self.ahead[session_id].get(key)
 
 
-def in_flight(model: LanguageModel, sampling: SamplingSettings = GREEDY) -> tuple[Target, Proposal]:
-    """A target whose first proposal is out, with its outcomes drafted."""
+def in_flight(
+    model: LanguageModel, sampling: SamplingSettings = GREEDY, num_passes: int = 1000
+) -> tuple[Target, Proposal]:
+    """A target whose first proposal is out, with its outcomes drafted as far as the passes go."""
     target = Target(model)
     target.open(1, 12, sampling)
     target.commit(1, 9)
     proposal = target.answer(1)
     assert proposal is not None
-    target.work()
+    target.work(num_passes)
     return target, proposal
 
 
@@ -165,12 +167,7 @@ def test_long_conversations_of_many_sessions_stay_right(any_model: Pair) -> None
 
 
 def test_a_continuation_that_is_half_done_is_an_answer(llama_pass: Pair) -> None:
-    target = Target(llama_pass.model)
-    target.open(1, 12)
-    target.commit(1, 9)
-    proposal = target.answer(1)
-    assert proposal is not None
-    target.work(2)
+    target, proposal = in_flight(llama_pass.model, num_passes=2)
     ahead = target.proposer._ahead
     branch = next(iter(ahead._followed[1].branches.values()))
     outcome = (*proposal.token_ids[: branch.num_accepted], branch.added)
@@ -180,6 +177,22 @@ def test_a_continuation_that_is_half_done_is_an_answer(llama_pass: Pair) -> None
     assert partial.token_ids == scratch_greedy(llama_pass.reference, target.texts[1], 2)
     target.work()
     assert target.ahead[1]
+
+
+def test_the_rest_of_a_continuation_that_was_never_sent_is_an_answer_too(llama_pass: Pair) -> None:
+    """Two commits may come at once, the second of which adds what was drafted for the first."""
+    target, proposal = in_flight(llama_pass.model, num_passes=3)
+    branches = target.proposer._ahead._followed[1].branches.values()
+    branch = next(b for b in branches if len(b.token_ids) == 2 and not b.is_sent)
+    drafted = tuple(branch.token_ids)
+    target.commit(1, *proposal.token_ids[: branch.num_accepted], branch.added)
+    rate = target.proposer._ahead.outcomes.verified_rate(was_ahead=False)
+    target.commit(1, drafted[0])
+    rest = target.answer(1)
+    assert rest is not None
+    assert rest.token_ids == drafted[1:]
+    # What was never sent says nothing of how often answers are in time.
+    assert target.proposer._ahead.outcomes.verified_rate(was_ahead=False) == rate
 
 
 def test_a_step_without_verification_leaves_the_rest_of_the_proposal(llama_pass: Pair) -> None:
@@ -223,9 +236,8 @@ def test_where_answers_come_too_late_outcomes_are_drafted_at_once(llama_pass: Pa
             assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, DEPTH)
 
 
-def test_a_target_that_asks_again_gets_an_answer_though_they_were_too_late(
-    llama_pass: Pair,
-) -> None:
+def left_to_outcomes(llama_pass: Pair) -> Target:
+    """A target that always got what was drafted ahead, so that session 1 is left to that."""
     target = Target(llama_pass.model)
     target.open(1, 12)
     for _ in range(40):
@@ -234,6 +246,22 @@ def test_a_target_that_asks_again_gets_an_answer_though_they_were_too_late(
         target.work()
         if answer is not None and answer.token_ids:
             target.commit(1, answer.token_ids[0])
+    return target
+
+
+def test_nothing_is_left_unanswered_while_a_prompt_is_being_read(llama_pass: Pair) -> None:
+    """Nothing is drafted ahead then, and silence would look like a stall."""
+    target = left_to_outcomes(llama_pass)
+    target.proposer.open(OpenSession(2, (7,) * 150, 150, GREEDY, DEPTH))
+    for _ in range(4):
+        target.commit(1, 5, depth=DEPTH)
+        assert target.answer(1) is not None
+
+
+def test_a_target_that_asks_again_gets_an_answer_though_they_were_too_late(
+    llama_pass: Pair,
+) -> None:
+    target = left_to_outcomes(llama_pass)
     num_asked_again = 0
     for _ in range(8):
         target.commit(1, 5, depth=0)

@@ -424,6 +424,20 @@ def test_what_the_model_sent_ahead_is_not_answered_again_but_its_outcomes_are() 
     assert model.asked[-1] == []
 
 
+def test_what_the_model_sent_ahead_is_not_answered_by_a_copy_that_is_found_later() -> None:
+    """The engine asks again for sessions that were left out while others were answered."""
+    proposer = hybrid(Ahead(added=20))
+    text = (*(5, 20, 6, 7, 8) * 4, 9, 5)
+    begin(proposer, 1, text)
+    proposer.propose([1])
+    proposer.take_ahead()
+    proposer.commit(Commit(1, len(text), (20,), 3, sent_at_ns=6))
+    for _ in range(2):
+        assert all(p.position > len(text) + 1 for p in proposer.propose([1]))
+    proposer.commit(Commit(1, len(text) + 1, (6,), 3, sent_at_ns=7))
+    assert now(proposer.propose([1])).position == len(text) + 2
+
+
 def test_how_the_model_did_ahead_is_learnt() -> None:
     """What it sent ahead and was rejected, time and again, makes look-ups preferred to it."""
     model = Ahead(added=20)
@@ -461,6 +475,9 @@ class Follower(Ahead):
 
     def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
         self.followed.append((session_id, tuple(token_ids)))
+
+    def drop_ahead(self, session_id: int) -> None:
+        pass
 
     def is_answered(self, session_id: int) -> bool:
         session = self._sessions[session_id]
@@ -559,6 +576,9 @@ class FollowingDrawing(Drawing):
 
     def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
         self._following[session_id] = tuple(token_ids)
+
+    def drop_ahead(self, session_id: int) -> None:
+        pass
 
     def is_answered(self, session_id: int) -> bool:
         session = self._sessions[session_id]

@@ -171,6 +171,25 @@ def test_the_idlest_session_is_evicted_and_can_be_reopened(llama_pass: Pair) -> 
     assert proposal.token_ids == scratch_greedy(llama_pass.reference, requests.texts[1], 3)
 
 
+def test_a_session_that_another_source_answers_is_not_idle(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_sessions=2), seed=6)
+    for session_id in (0, 1):
+        requests.open(session_id, 10)
+    requests.commit(0, (1,), depth=3)
+    requests.proposer.follow(0, (4, 5, 6))
+    requests.open(2, 10)
+
+    assert requests.proposer.take_evicted() == [1]
+
+
+@pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
+def test_a_temperature_that_is_none_is_rejected(llama_pass: Pair, temperature: float) -> None:
+    requests = Requests(proposer_of(llama_pass.model), seed=6)
+
+    with pytest.raises(SessionRejectedError, match="temperature"):
+        requests.open(0, 10, SamplingSettings(temperature))
+
+
 def test_memory_is_bounded_by_tokens(llama_pass: Pair) -> None:
     requests = Requests(proposer_of(llama_pass.model, max_tokens=96), seed=7)
     requests.open(0, 40)

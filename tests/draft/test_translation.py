@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specray.config import DraftConfig, ModelDraftConfig
 from specray.draft.factory import make_proposer
-from specray.draft.translation import TranslatedProposer, Translation
+from specray.draft.translation import TranslatedProposer, Translation, translate
 from specray.errors import SessionRejectedError
 from specray.models.vocabulary import SharedTokens, Vocabulary, shared_tokens
 from specray.sampling.reference import verify
@@ -216,6 +217,47 @@ def test_outcomes_are_left_out_in_the_drafts_tokens() -> None:
     proposer.leave_out(1, [(4, 6), (5, 3)])  # the draft has no such token as 3
     proposer.leave_out(2, [(4, 6)])
     assert ahead.left_out == [(5, 47)]
+
+
+class Following(Ahead):
+    """Knows when it is told that its target has nothing of what it sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped_at: list[int] = []
+
+    def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
+        pass
+
+    def drop_ahead(self, session_id: int) -> None:
+        self.dropped_at.append(len(self.commits))
+
+    def is_answered(self, session_id: int) -> bool:
+        return False
+
+    def take_partial(self, session_id: int) -> Proposal | None:
+        return None
+
+
+def test_what_was_drafted_ahead_of_tokens_that_only_the_target_has_is_dropped() -> None:
+    """In the draft's tokens a commit may agree with a proposal that the target could not accept."""
+    following = Following()
+    proposer = TranslatedProposer(following, Translation(SHARED, respell))
+    proposer.open(OpenSession(1, (0, 2), 1, SamplingSettings(1.0), 3))
+    for position, token_id in enumerate((2, 3, 4), start=2):
+        proposer.commit(Commit(1, position, (token_id,), 3, 1))
+    assert following.dropped_at == [1]
+
+
+def test_a_part_of_a_character_is_read_as_something(tmp_path: Path) -> None:
+    """A commit that adds nothing ends a session."""
+    ((letters, _),) = ByteLevel(add_prefix_space=False).pre_tokenize_str("\N{GRINNING FACE}")
+    target = Vocabulary(byte_level(tmp_path / "target", ["the", letters[:2]], []))
+    draft = Vocabulary(sentencepiece(tmp_path / "draft", ["the"], []))
+    half, *_ = target.encode("\N{GRINNING FACE}")
+    read = translate(target, draft).read((half,))
+    assert target.spell([half]) == ""
+    assert draft.spell(read) == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_proposer_need_not_draft_ahead() -> None:

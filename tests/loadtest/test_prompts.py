@@ -42,3 +42,12 @@ def test_a_conversation_in_which_no_person_speaks_is_left_out(tmp_path: Path) ->
     file.write_text(json.dumps([{"conversations": [{"from": "gpt", "value": "Hello"}]}]))
     with pytest.raises(ValueError, match=r"prompts\.json: no prompts"):
         read_prompts(file)
+
+
+def test_a_separator_within_a_text_ends_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    texts = ["one\u2028two", "three\u0085four"]
+    lines = [json.dumps({"prompt": text}, ensure_ascii=False) for text in texts]
+    file.write_text("\r\n".join(lines), encoding="utf-8")
+
+    assert [prompt[0]["content"] for prompt in read_prompts(file)] == texts

@@ -65,9 +65,18 @@ def test_what_does_no_harm_is_said(tmp_path: Path) -> None:
     assert "not smaller" in size
 
 
-def test_weights_are_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+    ],
+)
+def test_weights_are_noticed(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path / "model")
-    (Path(folder) / "model.safetensors").touch()
+    (Path(folder) / name).touch()
 
     assert compare(folder, folder).target.has_weights
 

@@ -13,6 +13,7 @@ from specray.serve.live import (
     check_pools_by_hand,
     check_user_configs,
     live_changes,
+    live_settings,
 )
 from specray.serve.settings import validate
 
@@ -46,6 +47,8 @@ def with_settings(config: dict[str, Any], name: str, settings: dict[str, Any]) -
         ("controller", "prompt_lookup", {"max_dept": 2}, r"max_dept: Extra inputs"),
         ("controller", "prompt_lookup", {"max_wait_ms": 0}, r"max_wait_ms: "),
         ("draft", "hybrid", {"sources": []}, r"sources: "),
+        ("draft", "ngram", {"sources": 5}, r"sources: "),
+        ("controller", "ngram", {"num_replicas": ["draft"]}, r"num_replicas: "),
         ("draft", "hybrid", {"simulation": {"rtt": 5}}, r"simulation: |simulation\.rtt: "),
     ],
 )
@@ -57,12 +60,33 @@ def test_a_faulty_live_setting_is_named(
         check_user_configs(app, draft(method))
 
 
+def test_a_deployment_may_be_named_without_live_settings(config: dict[str, Any]) -> None:
+    config["applications"][0]["deployments"] = [{"name": "controller"}, {"name": "draft"}]
+    without = schema(config)
+    (app,) = without.applications
+
+    check_user_configs(app, draft("model"))
+    check_pools_by_hand(app, validate(app.args))
+
+    assert live_settings(app, "controller") == live_settings(app, "router") == {}
+    config["applications"][0].pop("deployments")
+    assert live_changes(without, schema(config)) == ()
+
+
 def test_only_drafts_with_several_sources_have_live_settings(config: dict[str, Any]) -> None:
     (app,) = with_settings(config, "draft", {"sources": ["model"]}).applications
     check_user_configs(app, draft("hybrid"))
     check_user_configs(app, draft("ngram"))
     with pytest.raises(InvalidConfigError, match=r"draft\.method is model"):
         check_user_configs(app, draft("model"))
+
+
+def test_a_source_that_the_draft_lacks_is_named(config: dict[str, Any]) -> None:
+    (app,) = with_settings(config, "draft", {"sources": ["ngram"]}).applications
+    check_user_configs(app, draft("hybrid"))
+    without = DraftConfig(method="hybrid", model=ModelDraftConfig(model="any"))
+    with pytest.raises(InvalidConfigError, match=r"user_config\.sources: names ngram, of which"):
+        check_user_configs(app, without)
 
 
 def test_a_simulation_is_live_only_where_it_was_there_at_the_start(config: dict[str, Any]) -> None:

@@ -411,16 +411,19 @@ def _watch_stream(service: Service, gaps: list[float]) -> None:
 
 @contextmanager
 def live(service: Service, **settings: Any) -> Iterator[None]:
-    """The controller's `user_config` as given, for a while."""
+    """The controller's `user_config` as given, for a while; then the file has none."""
     original = service.config_file.read_text()
     config = yaml.safe_load(original)
-    config["applications"][0]["deployments"][0]["user_config"] = settings
+    controller = config["applications"][0]["deployments"][0]
+    controller["user_config"] = settings
     try:
         reload(service, yaml.safe_dump(config))
         time.sleep(4.0)  # two heartbeats, then two exports of metrics
         yield
     finally:
-        reload(service, original)
+        del controller["user_config"]
+        reload(service, yaml.safe_dump(config))
+        service.config_file.write_text(original)
 
 
 @pytest.fixture

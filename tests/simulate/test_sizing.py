@@ -88,6 +88,14 @@ def test_a_replay_replaces_the_pattern() -> None:
     assert found.summary.num_requests == 5
 
 
+def test_who_comes_last_in_a_replay_is_answered_too() -> None:
+    arrivals = tuple(Arrival(0.5 * n, 20, 300) for n in range(6))
+    found = run_trial(replace(SCENARIO, replayed=arrivals, seconds=None), Trial(2.0, "off"))
+
+    assert found.summary.num_requests == 6
+    assert found.summary.keeps_up
+
+
 def test_trials_can_be_told_apart_by_load_alone() -> None:
     slow = run_trial(SCENARIO, Trial(1.0, "off"))
     full = run_trial(replace(SCENARIO, seconds=2.0), Trial(400.0, "off"))

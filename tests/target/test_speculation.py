@@ -370,6 +370,24 @@ def test_proposals_that_never_come_for_want_of_a_draft_are_not_counted_on(world:
     assert patience.chance < 0.5
 
 
+def test_a_wait_that_a_lost_draft_ended_says_nothing_of_waits(world: World) -> None:
+    patience = Patience()
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, patience=patience)
+    session = world.open()
+    world.run(3)
+    for _ in range(5):
+        patience.observe_no_need()
+    world.answer = silent
+    world.step()
+    wait = world.speculation.begin_wait([session.session_id], 0, may_wait=True)
+    assert wait is not None
+    world.buffer.lose("r")
+    before = patience.expected_wait_s(1.0)
+    world.speculation.end_wait(wait)
+
+    assert 0 < patience.expected_wait_s(1.0) == before
+
+
 def test_a_stream_that_takes_anothers_place_forgets_what_it_heard_too_early(world: World) -> None:
     """A session may be announced to it before the old stream's end is noticed."""
     session = world.open()
@@ -536,6 +554,30 @@ def test_a_request_that_comes_while_nothing_pays_is_announced_only_to_be_tried(
         sent = world.streams.take_sent()
     assert opened[0].session_id == second.session_id
     assert len(opened[0].token_ids) >= length
+
+
+def test_a_request_is_announced_when_it_arrives_though_another_just_had_no_room_left(
+    world: World,
+) -> None:
+    session = world.open()
+    world.run(3)
+    world.close(session)
+    session = world.open(max_tokens=2)
+    world.step()
+    assert session.wanted_depth == 0
+    world.close(session)
+
+    assert world.open().is_announced
+
+
+@pytest.mark.parametrize("policy", [SpeculationPolicy(False, 5, 20.0), SpeculationPolicy(True, 0)])
+def test_a_request_that_may_not_speculate_is_not_announced(
+    world: World, policy: SpeculationPolicy
+) -> None:
+    assert not world.open(max_tokens=1).is_announced
+    world.streams.policy = policy
+
+    assert not world.open().is_announced
 
 
 def test_no_draft_token_lies_beyond_the_end_of_the_answer(world: World) -> None:

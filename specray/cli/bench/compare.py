@@ -28,9 +28,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare_peers(args: argparse.Namespace) -> int:
     plan = peers.make_plan(is_quick=args.quick)
-    systems = peers.make_systems(_deployment(args), plan.depths)
+    deployment = _deployment(args)
+    systems = peers.make_systems(deployment, plan.depths)
     chosen = choose(systems, args.only)
-    results = _results(args, peers.KIND)
+    results = _results(args, peers.KIND, deployment)
     for name in args.only:
         results.forgive(name)
     num_left = run_pieces(peers.make_pieces(chosen, plan, results), results, _limit_s(args), say)
@@ -41,9 +42,10 @@ def _compare_peers(args: argparse.Namespace) -> int:
 
 def _compare_networks(args: argparse.Namespace) -> int:
     plan = network.make_plan(is_quick=args.quick)
-    systems = network.make_systems(_deployment(args))
+    deployment = _deployment(args)
+    systems = network.make_systems(deployment)
     chosen = choose(systems, args.only)
-    results = _results(args, network.KIND)
+    results = _results(args, network.KIND, deployment)
     for name in args.only:
         results.forgive(name)
     num_left = run_pieces(network.make_pieces(chosen, plan), results, _limit_s(args), say)
@@ -59,9 +61,9 @@ def _deployment(args: argparse.Namespace) -> Deployment:
     return Deployment(args.config or Path(DEFAULT_WITH_MODEL))
 
 
-def _results(args: argparse.Namespace, kind: str) -> Results:
+def _results(args: argparse.Namespace, kind: str, deployment: Deployment) -> Results:
     kind = f"{kind}, quick" if args.quick else kind  # shorter looks: the two don't mix
-    return Results(args.json, kind, collect_meta(sys.argv[1:]))
+    return Results(args.json, kind, collect_meta(sys.argv[1:]) | {"config": deployment.digest})
 
 
 def _limit_s(args: argparse.Namespace) -> float | None:

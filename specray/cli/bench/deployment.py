@@ -1,6 +1,7 @@
 """The config file that a comparison starts from, and what it starts with changes of."""
 
 import copy
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -59,6 +60,11 @@ class Deployment:
         if model is None:
             raise InvalidConfigError("the config file has no draft.model.model to compare with")
         return resolve(model)
+
+    @property
+    def digest(self) -> str:
+        """Tells files of different content apart."""
+        return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def has_ngrams(self) -> bool:

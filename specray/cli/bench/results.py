@@ -67,10 +67,10 @@ class Results:
         Args:
             path: the file; None keeps the results in memory only.
             kind: what is compared; results of different kinds don't mix.
-            meta: where, when and by which command this run measures.
+            meta: where, when, by which command and of which config file this run measures.
 
         Raises:
-            InvalidConfigError: the file is of another kind.
+            InvalidConfigError: the file is of another kind, of another config file, or no JSON.
         """
         self._path = path
         self._kind = kind
@@ -78,7 +78,7 @@ class Results:
         self.measurements: list[Measurement] = []
         self.failures: dict[str, str] = {}  # system -> why
         if path is not None and path.exists():
-            self._read(path)
+            self._read(path, meta.get("config"))
         self._runs.append(dict(meta))
 
     def add(self, measurements: Iterable[Measurement]) -> None:
@@ -123,11 +123,20 @@ class Results:
         """Whether all of these were measured in that round."""
         return all(round_number in self.speeds(system, condition) for condition in conditions)
 
-    def _read(self, path: Path) -> None:
-        content = json.loads(path.read_text("utf-8"))
-        if content.get("kind") != self._kind:
+    def _read(self, path: Path, config: str | None) -> None:
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise InvalidConfigError(f"{path}: no JSON ({error}); name another file") from None
+        if not isinstance(content, dict) or content.get("kind") != self._kind:
             raise InvalidConfigError(
                 f"{path} does not hold results of {self._kind}; name another file with --json"
+            )
+        configs = {run.get("config") for run in content["runs"]} - {None, config}
+        if configs:
+            raise InvalidConfigError(
+                f"{path} holds results of another config file, or of this one before it changed; "
+                "name another file with --json"
             )
         self._runs = content["runs"]
         self.failures = content["failures"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from specray.errors import StartupError
 
 READY = "ready: "
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 3600.0  # weights may have to come from a hub; what fails ends much earlier
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.2
 _LOG_TAIL_LINES = 20
@@ -47,7 +47,7 @@ def run_service(config: str, command: Sequence[str] | None = None) -> Iterator[s
         command: what to run instead.
 
     Raises:
-        StartupError: if it ends or is not ready within five minutes; with the end of its log.
+        StartupError: if it ends or is not ready within an hour; with the end of its log.
     """
     with running(command or serve_command(config), find_ready_url) as service:
         yield service.url
@@ -55,7 +55,8 @@ def run_service(config: str, command: Sequence[str] | None = None) -> Iterator[s
 
 def serve_command(config: str) -> list[str]:
     """`specray serve` on a config file."""
-    return [sys.executable, "-m", "specray.cli", "serve", config]
+    patience = ["--start-timeout", f"{START_TIMEOUT_S:g}"]
+    return [sys.executable, "-m", "specray.cli", "serve", *patience, config]
 
 
 def find_ready_url(lines: Sequence[str]) -> str | None:
@@ -80,7 +81,7 @@ def running(
         env: variables of its environment besides ours.
 
     Raises:
-        StartupError: if it ends or is not ready within five minutes; with the end of its log.
+        StartupError: if it ends or is not ready within an hour; with the end of its log.
     """
     with tempfile.NamedTemporaryFile(prefix="specray-serve-", suffix=".log", delete=False) as log:
         # A session of its own: Ctrl-C reaches this process, which then stops the child in order.

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from specray.config import SpeculationConfig
 from specray.control.hardware import PROFILES, HardwareProfile, find_profile
 from specray.control.roofline import ModelShape, Roofline
 from specray.errors import InvalidConfigError
 from specray.models import ModelSize, read_size
 from specray.serve.check import BUILDER, Application, check_file
 from specray.serve.config_file import read_file
+from specray.serve.memory import BATCHED_TOKENS, SEQUENCES, Batch, kv_room
 from specray.serve.settings import AppArgs, validate
 from specray.simulate.agreement import read_agreement
 from specray.simulate.arrivals import Lengths, read_arrivals
@@ -25,8 +25,7 @@ from specray.types import SpeculationPolicy
 
 _LOOK_UP_S = 50e-6  # of a batch; README, "Choosing a draft"
 _PROMPT_LOOKUP: Final = "prompt_lookup"
-_SEQUENCES = 256
-_BATCHED_TOKENS = 8192
+_ANY_NUMBER = 1 << 40  # of KV tokens, where the memory of the GPUs is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,9 @@ class _Deployment:
     draft_hardware: str
     gpus_per_draft: float
     policy: SpeculationPolicy
-    max_num_seqs: int = _SEQUENCES
-    max_num_batched_tokens: int = _BATCHED_TOKENS
-    num_kv_tokens: int = 1 << 40
+    max_num_seqs: int = SEQUENCES
+    max_num_batched_tokens: int = BATCHED_TOKENS
+    num_kv_tokens: int | None = None  # None: follows from the model and its GPUs
     quantization: str | None = None
 
 
@@ -87,7 +86,7 @@ def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
             deployment.policy,
             deployment.max_num_seqs,
             deployment.max_num_batched_tokens,
-            deployment.num_kv_tokens,
+            _num_kv_tokens(deployment, args),
             prior=replace(target, overhead_s=0.0, efficiency=1.0),
         ),
         _draft(deployment, args),
@@ -127,12 +126,17 @@ def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deplo
         "draft": args.draft,
         "draft_hardware": args.draft_hardware,
     }
-    found = replace(found, **{k: v for k, v in named.items() if v is not None})
+    given = {name: value for name, value in named.items() if value is not None}
+    if given.keys() & {"target", "hardware", "num_ranks"}:
+        given["num_kv_tokens"] = None  # the file's was of another model, or of other GPUs
+    found = replace(found, **given)
     if args.draft == _PROMPT_LOOKUP:
         found = replace(found, gpus_per_draft=0.0)
-    if args.max_depth is None:
-        return found
-    return replace(found, policy=replace(found.policy, max_depth=args.max_depth))
+    if args.max_depth is not None:
+        found = replace(found, policy=replace(found.policy, max_depth=args.max_depth))
+    if found.policy.max_depth == 0:
+        raise InvalidConfigError("speculation.max_depth: 0 leaves nothing to plan; --max-depth 5?")
+    return found
 
 
 def _from_file(path: Path) -> _Deployment:
@@ -164,20 +168,34 @@ def _from_application(path: Path, found: Application, args: AppArgs) -> _Deploym
         found.draft_model or _PROMPT_LOOKUP,
         (draft.accelerator_type if draft else None) or hardware,
         draft.gpus if draft else 0.0,
-        _policy(args.speculation),
-        int(options.get("max_num_seqs") or _SEQUENCES),
-        int(options.get("max_num_batched_tokens") or _BATCHED_TOKENS),
-        max(rooms, default=1 << 40),
+        args.speculation.policy,
+        int(options.get("max_num_seqs") or SEQUENCES),
+        int(options.get("max_num_batched_tokens") or BATCHED_TOKENS),
+        max(rooms, default=None),
         options.get("quantization"),
     )
 
 
-def _policy(speculation: SpeculationConfig) -> SpeculationPolicy:
-    if speculation.max_depth == 0:
-        raise InvalidConfigError(
-            "speculation.max_depth: 0 leaves nothing to plan; give --max-depth 5"
+def _num_kv_tokens(deployment: _Deployment, args: argparse.Namespace) -> int:
+    """The room of a target's KV cache, which at least one request has to find there."""
+    room = deployment.num_kv_tokens
+    if room is None:
+        size = _size("--target", deployment.target, deployment.quantization)
+        batch = Batch(
+            deployment.max_num_seqs,
+            deployment.max_num_batched_tokens,
+            deployment.policy.max_depth,
         )
-    return speculation.policy
+        found = kv_room(size, deployment.num_ranks, deployment.hardware, batch)
+        room = _ANY_NUMBER if found is None else found
+    needed = args.prompt_tokens + args.answer_tokens
+    if room < needed:
+        raise InvalidConfigError(
+            f"--tp: {deployment.target} leaves room for {max(0, room)} tokens of KV cache on "
+            f"{deployment.num_ranks} × {deployment.hardware}, and a request takes {needed:g}; give "
+            "more GPUs with --tp, or larger ones with --hardware"
+        )
+    return room
 
 
 def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
@@ -194,13 +212,17 @@ def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
 
 
 def _shape(option: str, model: str, quantization: str | None) -> ModelShape:
+    return shape_of(_size(option, model, quantization))
+
+
+def _size(option: str, model: str, quantization: str | None) -> ModelSize:
     size = read_size(model, quantization)
     if size is None:
         raise InvalidConfigError(
             f"{option}: the size of {model} is not known here: it is in no folder, our table lacks "
             "it and its hub can't be reached"
         )
-    return shape_of(size)
+    return size
 
 
 def shape_of(size: ModelSize) -> ModelShape:

@@ -58,6 +58,23 @@ def test_results_of_another_kind_are_not_mixed_in(tmp_path: Path) -> None:
         Results(path, "network", META)
 
 
+def test_results_of_another_config_file_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    Results(path, "peers", META | {"config": "a"}).add([])
+    Results(path, "peers", META | {"config": "a"}).add([])
+
+    with pytest.raises(InvalidConfigError, match="results of another config file"):
+        Results(path, "peers", META | {"config": "b"})
+
+
+def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text("no")
+
+    with pytest.raises(InvalidConfigError, match=r"peers\.json: no JSON"):
+        Results(path, "peers", META)
+
+
 def test_a_round_has_what_was_measured_in_it_under_just_these_conditions() -> None:
     results = Results(None, "peers", META)
     results.add([Measurement("vllm", 1, ALONE, 9.0, "now"), Measurement("vllm", 2, DEEP, 8.0, "")])

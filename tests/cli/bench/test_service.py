@@ -1,3 +1,4 @@
+import argparse
 import os
 import signal
 import sys
@@ -5,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specray.cli.bench.service import run_service
+from specray.cli import serve
+from specray.cli.bench.service import START_TIMEOUT_S, run_service, serve_command
 from specray.errors import StartupError
 
 SERVICE = """
@@ -18,6 +20,15 @@ print("loading ...", flush=True)
 print("ready: http://127.0.0.1:1234", flush=True)
 signal.pause()
 """
+
+
+def test_a_service_may_take_as_long_to_start_as_a_measurement_waits() -> None:
+    *_, command, option, seconds, config = serve_command("local.yaml")
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+
+    assert command == "serve"
+    assert parser.parse_args([config, option, seconds]).start_timeout == START_TIMEOUT_S
 
 
 def test_the_url_is_yielded_and_the_service_is_stopped(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def test_a_plan_of_a_file_takes_its_models_and_gpus(
         ([], "--target: missing; give a config file, or --target, --draft and --hardware"),
         (["--target", "a", "--hardware", "H100"], "--draft: missing"),
         ([*LLAMA, "--hardware", "H900"], "--hardware: 'H900' is no GPU that we know; there are H1"),
+        ([*LLAMA, "--tp", "1"], "--tp: meta-llama/Llama-3.3-70B-Instruct leaves room for 0 tokens"),
+        (["deployments/llama70b.yaml", "--tp", "1"], "leaves room for 0 tokens of KV cache on 1 ×"),
         ([*LLAMA, "--draft", "bundled:none"], "--draft: the size of bundled:none is not known"),
         ([*LLAMA, "--qps", "1,x"], "--qps: '1,x' is no list of numbers"),
         ([*LLAMA, "--qps", "0"], "--qps: 0.0 is not between"),
