@@ -35,7 +35,8 @@ def _entries(file: Path) -> Iterable[Any]:
     text = file.read_text(encoding="utf-8")
     if text.lstrip().startswith("["):
         return json.loads(text)
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    # Not `splitlines`: a text may hold separators that JSON does not escape, such as U+2028.
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def _messages(entry: Any) -> list[Message]:
