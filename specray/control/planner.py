@@ -258,8 +258,9 @@ class Planner:
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         self._heed_load(offers, num_decoding)
         probed = left_out[:_MOST_PROBED]
-        cost_s = self._probe_cost_s(len(probed), num_decoding, wait_s)
-        self.is_probing = self._probe_clock.tick(self._step_s, cost_s)
+        self.is_probing = self._probe_clock.tick(
+            self._step_s, lambda: self._probe_cost_s(len(probed), num_decoding, wait_s)
+        )
         if not self.is_probing:
             self.near = frozenset(probed if self._probe_clock.is_near else ())
             return depths

@@ -1,5 +1,7 @@
 """When to try again what has been given up."""
 
+from collections.abc import Callable
+
 _FIRST_PAUSE_STEPS = 8  # at depth 0 before a request is tried again
 _LAST_PAUSE_STEPS = 128  # each pause doubles up to this while it stays fruitless
 _BUDGET = 0.005  # of the time: what probes may cost in the end, and more before
@@ -34,20 +36,21 @@ class ProbeClock:
         if self._num_settled >= _SETTLED_STEPS:
             self.reset()
 
-    def tick(self, step_s: float, probe_cost_s: float) -> bool:
+    def tick(self, step_s: float, probe_cost_s: Callable[[], float]) -> bool:
         """Note a step with somebody left out; whether it is time for a probe.
 
         Args:
             step_s: How long the step took.
-            probe_cost_s: How much longer one with a probe would take.
+            probe_cost_s: How much longer one with a probe would take; asked for only when it may
+                soon be time, as predicting that takes a while itself.
         """
         self._num_settled = 0
         self._num_steps += 1
         self._seconds += step_s
         steps_left = float(self._pause_steps - self._num_steps)
-        if step_s > 0:
+        if step_s > 0 and steps_left <= _NOTICE_STEPS:
             budget = _BUDGET * _LAST_PAUSE_STEPS / self._pause_steps
-            steps_left = max(steps_left, (probe_cost_s / budget - self._seconds) / step_s)
+            steps_left = max(steps_left, (probe_cost_s() / budget - self._seconds) / step_s)
         self.is_near = 0 < steps_left <= _NOTICE_STEPS
         if steps_left > 0:
             return False

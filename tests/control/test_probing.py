@@ -4,7 +4,7 @@ from specray.control.probing import ProbeClock
 def pause_steps(clock: ProbeClock) -> int:
     """Steps with somebody left out until the next probe."""
     steps = 1
-    while not clock.tick(0.05, 0.0):
+    while not clock.tick(0.05, lambda: 0.0):
         steps += 1
     return steps
 
@@ -46,7 +46,7 @@ def test_what_lasts_for_a_step_only_puts_no_probe_off() -> None:
     for _ in range(7):
         pause_steps(clock)
     for _ in range(100):
-        clock.tick(0.05, 0.0)
+        clock.tick(0.05, lambda: 0.0)
     settle(clock, 1)
 
     assert pause_steps(clock) == 28
