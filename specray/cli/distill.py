@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidConfigError(
             f"target {args.target}: out of memory on {settings.device}, which has to hold all of "
             "it, in float32 from the student on; name a smaller target or use a larger device, or "
-            "lower --batch-tokens if it was the training that ended so"
+            "lower --max-prompt-tokens if it was the answers that ended so, --batch-tokens if it "
+            "was the training"
         ) from error
     if args.only in ("all", "export"):
         say(f"the draft is in {settings.out}")

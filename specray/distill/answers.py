@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -58,9 +58,11 @@ def answer_prompts(
         part: (i, n) does only every n-th shard from the i-th, so that n machines may share.
 
     Raises:
-        InvalidConfigError: all prompts of a split are too long.
+        InvalidConfigError: all prompts of a split are too long, or a file that is there answers
+            others than its name stands for.
     """
     jobs = list(_jobs(prompts, plan, template))
+    _check_files(work, dict(jobs), plan)
     num_left_out = 2 * len(prompts) - sum(len(entries) for _, entries in jobs)
     if num_left_out:
         logger.warning(
@@ -113,6 +115,19 @@ def _jobs(
         Random(len(shards)).shuffle(shards)
         for number, shard in enumerate(shards):
             yield f"{split}-{number:05d}.npz", shard
+
+
+def _check_files(work: WorkFolder, jobs: Mapping[str, list[_Entry]], plan: AnswerPlan) -> None:
+    """Refuses files of other prompts: which are in which depends on those that are left out."""
+    for path in (*find_shards(work, HELD_OUT), *find_shards(work, TRAIN)):
+        with np.load(path) as arrays:
+            answered = arrays["prompt"].tolist()
+        if answered != [prompt for prompt, _, _ in jobs.get(path.name, [])]:
+            raise InvalidConfigError(
+                f"--max-prompt-tokens {plan.max_prompt_tokens}: {path} was made with another limit "
+                "or from other prompts, or by an earlier version; give the same limit, or name "
+                "another folder"
+            )
 
 
 def _request(

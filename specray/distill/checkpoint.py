@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from specray.distill.work import write_whole
+from specray.errors import InvalidConfigError
 
 
 class Progress:
@@ -51,10 +52,21 @@ def save(path: Path, progress: Progress, layers: torch.nn.Module, optimizer: Any
     write_whole(path, lambda partial: torch.save(state, partial))
 
 
-def restore(path: Path, progress: Progress, layers: torch.nn.Module, optimizer: Any) -> None:
-    """Goes back to where `save` was called."""
+def restore(path: Path, progress: Progress, layers: torch.nn.ModuleList, optimizer: Any) -> None:
+    """Goes back to where `save` was called.
+
+    Raises:
+        InvalidConfigError: other layers were saved.
+    """
     state = torch.load(path, weights_only=True)
+    try:
+        layers.load_state_dict(state["layers"])
+    except RuntimeError as error:
+        num_saved = len({name.partition(".")[0] for name in state["layers"]})
+        raise InvalidConfigError(
+            f"{path}: {num_saved} layers were trained there that don't fit the {len(layers)} to be "
+            "trained here; name another folder with --work"
+        ) from error
     progress.load(state["progress"])
-    layers.load_state_dict(state["layers"])
     optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["rng"])

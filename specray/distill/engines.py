@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specray.distill.generation import Generator
 from specray.distill.row_cache import GROUPED_ATTENTION
@@ -63,11 +63,13 @@ def make_generator(settings: DistillSettings, template: ChatTemplate) -> Generat
     """The target, ready to generate.
 
     Raises:
-        InvalidConfigError: vLLM is asked for and not installed, or the model can't be loaded.
+        InvalidConfigError: vLLM is asked for and not installed, or the model can't be loaded, or
+            has too few positions.
     """
     has_vllm = find_spec("vllm") is not None
     if settings.engine == "vllm" and not has_vllm:
         raise InvalidConfigError("--engine vllm: vLLM is not installed; use --engine transformers")
+    _check_lengths(settings)
     dtype = fast_dtype(settings.device) or torch.float32
     # On a CPU vLLM's two processes and its threads, which spin, lose to one that is on its own.
     if settings.engine == "vllm" or (
@@ -79,3 +81,19 @@ def make_generator(settings: DistillSettings, template: ChatTemplate) -> Generat
         return VllmGenerator(settings.target, template.end_ids, settings.top_k, name)
     model = load_model(settings.target, settings.device, dtype, GROUPED_ATTENTION)
     return TransformersGenerator(model, template.end_ids)
+
+
+def _check_lengths(settings: DistillSettings) -> None:
+    """Refuses texts that the target has no positions for."""
+    config: Any
+    try:
+        config = AutoConfig.from_pretrained(settings.target)
+    except (OSError, ValueError):
+        return  # vLLM may know models that transformers doesn't
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if limit is not None and settings.max_prompt_tokens + settings.max_answer_tokens > limit:
+        raise InvalidConfigError(
+            f"--max-prompt-tokens {settings.max_prompt_tokens} and --max-answer-tokens "
+            f"{settings.max_answer_tokens}: the target has {limit} positions; lower the former, or "
+            "the latter in another folder"
+        )

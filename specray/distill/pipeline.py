@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PROMPT = 160  # tokens that the target writes; a longer one is dropped, as without an end
 _FIXED_OF_WORK = ("name", "seed", "top_k", "max_answer_tokens", "num_held_out")
-_UNNOTED = {"answers": {"--max-prompt-tokens": 448}}  # of older folders, which note nothing
 
 
 class Pipeline:
@@ -104,15 +103,16 @@ class Pipeline:
 
     def _train(self) -> None:
         s = self._settings
-        told = {"--num-shared": s.num_shared, "--head-tokens": s.head_tokens}
+        told = {
+            "--num-shared": s.num_shared,
+            "--head-tokens": s.head_tokens,
+            "--from": None if s.start is None else str(s.start.resolve()),
+        }
         self._check_step("train", self._work.head.is_file(), told)
         make_trainer(s, self._work).run()
 
     def _answers(self) -> None:
         s = self._settings
-        # Which prompt is in which file depends on those that are left out.
-        told = {"--max-prompt-tokens": s.max_prompt_tokens}
-        self._check_step("answers", any(self._work.answers.glob("*.npz")), told)
         answer_prompts(
             load_prompts(self._work),
             AnswerPlan(s.top_k, s.max_answer_tokens, s.max_prompt_tokens),
@@ -160,7 +160,7 @@ class Pipeline:
             write_json(path, noted | {step: told})
             return
         for option, value in told.items():
-            before = noted.get(step, _UNNOTED.get(step, {})).get(option, value)
+            before = noted.get(step, {}).get(option, value)
             if value is not None and before != value:
                 raise InvalidConfigError(
                     f"--work {self._work.path}: step {step} was done with {option} {before}, not "

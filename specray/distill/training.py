@@ -22,7 +22,7 @@ def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
     """A trainer that goes on where the last one in this folder was.
 
     Raises:
-        InvalidConfigError: a step before has not been run.
+        InvalidConfigError: a step before has not been run, or other layers were trained there.
     """
     data = load_dataset(work, settings.takes_new)
     model = load_student(settings, work)

@@ -9,6 +9,7 @@ from vllm.inputs import TokensPrompt
 from vllm.platforms import current_platform
 
 from specray.distill.generation import Completion, SampleRequest
+from specray.errors import InvalidConfigError
 
 _MAX_SEED = 1 << 31
 
@@ -17,15 +18,27 @@ class VllmGenerator:
     """Continues prompts in vLLM's batches."""
 
     def __init__(self, model: str, end_ids: frozenset[int], max_top_k: int, dtype: str) -> None:
+        """Starts vLLM.
+
+        Raises:
+            InvalidConfigError: it did not start.
+        """
         self._end_ids = sorted(end_ids)
-        # Compiling pays on a GPU only: elsewhere it takes longer than it saves.
-        self._llm = LLM(
-            model,
-            dtype=dtype,
-            enforce_eager=not current_platform.is_cuda_alike(),
-            max_logprobs=max_top_k,
-            disable_log_stats=True,
-        )
+        try:
+            # Compiling pays on a GPU only: elsewhere it takes longer than it saves.
+            self._llm = LLM(
+                model,
+                dtype=dtype,
+                enforce_eager=not current_platform.is_cuda_alike(),
+                max_logprobs=max_top_k,
+                disable_log_stats=True,
+            )
+        except (OSError, RuntimeError, ValueError) as error:  # its process's end is a RuntimeError
+            raise InvalidConfigError(
+                f"target {model}: vLLM, whose messages are above, did not start; if memory ended, "
+                "name a smaller target, use a larger device or, as it needs room for the whole "
+                f"context, --engine transformers: {error}"
+            ) from error
 
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
         """See `Generator`."""

@@ -54,4 +54,6 @@ def test_a_target_that_fits_no_device_is_an_error(
     code = main(["distill", str(tmp_path), str(tmp_path / "out")])
 
     assert code == 2
-    assert "name a smaller target or use a larger device" in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "name a smaller target or use a larger device" in complaint
+    assert "--max-prompt-tokens" in complaint

@@ -112,6 +112,26 @@ def test_machines_that_share_the_work_leave_the_same_files(tmp_path: Path) -> No
         assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.parametrize("limits", [(40, 60), (60, 40)])
+def test_files_that_another_limit_divided_are_refused(
+    tmp_path: Path, limits: tuple[int, int]
+) -> None:
+    """Machines that share the work must leave out the same prompts."""
+    prompts = [
+        Prompt(f"p{i}", "chat", "train", [{"role": "user", "content": "x" * i}]) for i in range(48)
+    ]
+    work, template, echo = WorkFolder(tmp_path), read_template(make_tokenizer()), Echo()
+    plans = [AnswerPlan(2, max_prompt_tokens=limit, shard=8) for limit in limits]
+    answer_prompts(prompts, plans[0], work, template, Echo(), (0, 2))
+
+    with pytest.raises(InvalidConfigError, match=f"--max-prompt-tokens {limits[1]}: .* another"):
+        answer_prompts(prompts, plans[1], work, template, echo, (1, 2))
+    assert not echo.requests
+    answer_prompts(prompts, plans[0], work, template, echo, (1, 2))
+
+    assert echo.requests
+
+
 def test_prompts_that_are_too_long_are_left_out(tmp_path: Path) -> None:
     echo = Echo()
 

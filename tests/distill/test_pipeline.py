@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
-from specray.distill.answers import find_shards
+from specray.distill.answers import find_shards, load_shard
 from specray.distill.generation import Completion, Generator, SampleRequest
 from specray.distill.prompts import load_prompts
 from specray.distill.student_choice import trained_layers
@@ -45,6 +45,12 @@ def make_settings(target: Path, folder: Path, **changes: Any) -> DistillSettings
 
 def run(settings: DistillSettings, step: str = "all") -> None:
     Pipeline(settings, "specray distill tiny draft", few_texts).run(step)
+
+
+def longest_prompt(settings: DistillSettings) -> int:
+    """Tokens of the longest prompt that was trained on."""
+    shards = find_shards(WorkFolder(settings.work), "train")
+    return max(len(answer.prompt_ids) for shard in shards for answer in load_shard(shard))
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +142,11 @@ def test_options_that_come_too_late_are_refused(made: DistillSettings, tmp_path:
         run(dataclasses.replace(made, num_shared=2), "train")
     with pytest.raises(InvalidConfigError, match="train was done with --num-shared 1, not 0"):
         run(dataclasses.replace(made, num_shared=0), "train")
-    with pytest.raises(InvalidConfigError, match="answers was done with --max-prompt-tokens 448"):
-        run(dataclasses.replace(made, max_prompt_tokens=99), "answers")
+    with pytest.raises(InvalidConfigError, match="train was done with --from None, not"):
+        run(dataclasses.replace(made, start=made.work), "train")
+    limit = longest_prompt(made) - 1
+    with pytest.raises(InvalidConfigError, match=f"--max-prompt-tokens {limit}: .* another limit"):
+        run(dataclasses.replace(made, max_prompt_tokens=limit), "answers")
     with pytest.raises(InvalidConfigError, match="a student with layers .* was trained there"):
         run(dataclasses.replace(made, layers=(0, 1, 5)), "student")
     run(made, "prompts")
@@ -154,16 +163,18 @@ def test_layers_that_were_named_once_need_not_be_named_again(
     assert json.loads((settings.work / "student.json").read_text())["layers"] == [0, 1, 5]
 
 
-def test_an_answered_folder_of_an_older_version_has_the_limit_of_that_time(
-    made: DistillSettings, tmp_path: Path
-) -> None:
-    settings = dataclasses.replace(made, work=tmp_path / "work")
-    shutil.copytree(made.work, settings.work)
-    (settings.work / "told.json").unlink()
+def test_answers_of_other_machines_keep_their_limit(made: DistillSettings, tmp_path: Path) -> None:
+    """Where they are collected nothing was told yet."""
+    limit = longest_prompt(made) - 1
+    shared = dataclasses.replace(made, work=tmp_path / "shared", max_prompt_tokens=limit)
+    run(shared, "prompts")
+    run(shared, "answers")
+    collected = dataclasses.replace(shared, work=tmp_path / "collected")
+    shutil.copytree(shared.work, collected.work, ignore=shutil.ignore_patterns("told.json"))
 
-    run(settings, "answers")
-    with pytest.raises(InvalidConfigError, match="--max-prompt-tokens 448, not 99"):
-        run(dataclasses.replace(settings, max_prompt_tokens=99), "answers")
+    run(collected, "answers")
+    with pytest.raises(InvalidConfigError, match="--max-prompt-tokens 448: .* another limit"):
+        run(dataclasses.replace(collected, max_prompt_tokens=448), "answers")
 
 
 @pytest.mark.parametrize("file", ["checkpoint.pt", "best.safetensors"])
@@ -199,7 +210,19 @@ def test_what_did_not_fit_can_be_put_right(made: DistillSettings, tmp_path: Path
     with pytest.raises(InvalidConfigError, match="give the same --num-shared"):
         run(settings, "train")
 
-    run(dataclasses.replace(settings, num_shared=1), "train")
+    for _ in range(2):  # the second resumes
+        run(dataclasses.replace(settings, num_shared=1), "train")
+
+
+def test_texts_longer_than_the_targets_context_are_refused(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    most = 1024 - made.max_answer_tokens
+    settings = dataclasses.replace(made, work=tmp_path / "work", max_prompt_tokens=most + 1)
+
+    with pytest.raises(InvalidConfigError, match="--max-prompt-tokens 1001 .* has 1024 positions"):
+        run(settings, "prompts")
+    run(dataclasses.replace(settings, max_prompt_tokens=most), "prompts")
 
 
 def test_prompts_that_are_all_too_long_are_named(made: DistillSettings, tmp_path: Path) -> None:

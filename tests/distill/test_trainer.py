@@ -18,6 +18,7 @@ from specray.distill.provenance import read_curve
 from specray.distill.student import cut
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder
+from specray.errors import InvalidConfigError
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,20 @@ def test_a_best_that_no_checkpoint_knows_of_is_not_replaced_by_worse(
 
     assert read_curve(work)[-1]["loss"] > loss
     assert work.best.read_bytes() == best
+
+
+def test_a_checkpoint_of_other_layers_is_named(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    """As earlier versions left one, which trained a student's last layer only."""
+    make_trainer(target, answers, tmp_path, tokens=1).run()
+    checkpoint = WorkFolder(tmp_path).checkpoint
+    state = torch.load(checkpoint)
+    state["layers"] = {k: v for k, v in state["layers"].items() if k.startswith("0.")}
+    torch.save(state, checkpoint)
+
+    with pytest.raises(InvalidConfigError, match="1 layers were trained there .* the 2 to be"):
+        make_trainer(target, answers, tmp_path)
 
 
 def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: Path) -> None:
