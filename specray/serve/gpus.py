@@ -1,9 +1,10 @@
-"""The memory of GPUs, by the names that Ray gives them."""
+"""The memory of GPUs, by the names that Ray and their drivers give them."""
 
 _MIB = 1 << 20
 
-# What `nvidia-smi` (`rocm-smi`) reports as the total, in MiB. A100s are of two sizes under one
-# name; Ray's longer names tell them apart, but only on nodes that were given them by hand.
+# What `nvidia-smi` (`rocm-smi`) reports as the total, in MiB, by the words that tell a GPU from
+# others. A100s are of two sizes under one name; Ray's longer names tell them apart, but only on
+# nodes that were given them by hand.
 _TOTAL_MIB: dict[str, tuple[int, ...]] = {
     "T4": (15_360,),
     "A10G": (23_028,),
@@ -15,15 +16,20 @@ _TOTAL_MIB: dict[str, tuple[int, ...]] = {
     "H100": (81_559,),
     "H200": (143_771,),
     "B200": (183_359,),
-    "AMD-Instinct-MI300X-OAM": (196_592,),
-    "AMD-Instinct-MI300X-HF": (196_592,),
+    "MI300X": (196_592,),
 }
 _COMMON = ("L4", "L40S", "H100", "H200", "B200")  # offered when a file names none
 
 
-def memory_of(accelerator_type: str | None) -> tuple[int, ...]:
-    """Bytes of one GPU of that type: several if it comes in several sizes, none if not known."""
-    return tuple(mib * _MIB for mib in _TOTAL_MIB.get(accelerator_type or "", ()))
+def memory_of(name: str | None) -> tuple[int, ...]:
+    """Bytes of one GPU of that name: several if it comes in several sizes, none if not known.
+
+    Args:
+        name: Ray's, such as `A100-40G`, or the driver's, such as `NVIDIA A100-SXM4-40GB`.
+    """
+    words = (name or "").upper().replace("GB", "G").replace("-", " ").split()
+    known = [key for key in _TOTAL_MIB if set(key.split("-")) <= set(words)]
+    return tuple(mib * _MIB for mib in _TOTAL_MIB[max(known, key=len)]) if known else ()
 
 
 def smallest_with(num_bytes: float) -> str | None:

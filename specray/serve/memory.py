@@ -1,8 +1,8 @@
 """What a target and a draft take of a GPU's memory, as far as their configs tell."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ray.serve.llm import LLMConfig
 
@@ -10,13 +10,13 @@ from specray.config import ModelDraftConfig
 from specray.models import ModelSize, is_known_dtype, read_size
 from specray.serve.gpus import memory_of
 from specray.serve.pools import Pool
-from specray.serve.settings import degree_of, source_of
+from specray.serve.settings import source_of
 
 _GIB = 1 << 30
 # vLLM's own defaults where the file is silent.
 _UTILIZATION = 0.92
-BATCHED_TOKENS = 8192
-SEQUENCES = 256
+_BATCHED_TOKENS = 8192
+_SEQUENCES = 256
 _SAMPLING_COPIES = 3  # float32 rows as wide as the vocabulary: logits, target's and draft's p
 
 
@@ -76,38 +76,56 @@ class DraftMemory:
         return self.weight_bytes + self.pool_bytes + self.copy_bytes
 
 
+def read_batch(options: Mapping[str, Any], max_depth: int) -> Batch:
+    """The limits that vLLM's options set."""
+    return Batch(
+        int(options.get("max_num_seqs") or _SEQUENCES),
+        int(options.get("max_num_batched_tokens") or _BATCHED_TOKENS),
+        max_depth,
+    )
+
+
 def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory | None:
     """The memory of a target's GPUs; None if its model's size is not known."""
-    source = source_of(target)
-    options = target.engine_kwargs
-    size = read_size(source, options.get("quantization")) if source else None
+    source, options = source_of(target), target.engine_kwargs
+    memory = engine_memory(source, options, pool.accelerator_type, max_depth) if source else None
+    if memory is None or pool.gpus > 0:
+        return memory
+    variables = (target.runtime_env or {}).get("env_vars", {})
+    rooms = memory.rooms
+    if given := variables.get("VLLM_CPU_KVCACHE_SPACE"):
+        num_tokens = int(given) * _GIB // memory.kv_bytes_per_token
+        rooms = (KvRoom(f"VLLM_CPU_KVCACHE_SPACE {given}", num_tokens),)
+    return replace(memory, is_on_gpu=False, rooms=rooms)
+
+
+def engine_memory(
+    model: str, options: Mapping[str, Any], accelerator_type: str | None, max_depth: int
+) -> TargetMemory | None:
+    """The memory of an engine's GPUs, by vLLM's options; None if its model's size is not known."""
+    size = read_size(model, options.get("quantization"))
     dtype, kv_dtype = str(options.get("dtype", "auto")), str(options.get("kv_cache_dtype", "auto"))
     if size is None or not (is_known_dtype(dtype) and is_known_dtype(kv_dtype)):
         return None
     if dtype == "auto" and size.dtype == "float32":
         dtype = "bfloat16"  # vLLM's choice
-    degree = degree_of(target)
+    degree = int(options.get("tensor_parallel_size", 1))
     kv_dtype = dtype if kv_dtype == "auto" else kv_dtype
     weights = size.weight_bytes(dtype) // degree
     per_token = size.kv_bytes_per_token(kv_dtype, degree)
-    batch = Batch(
-        int(options.get("max_num_seqs") or SEQUENCES),
-        int(options.get("max_num_batched_tokens") or BATCHED_TOKENS),
-        max_depth,
-    )
-    working = _working_bytes(size, degree, batch)
+    working = _working_bytes(size, degree, read_batch(options, max_depth))
     return TargetMemory(
-        model=str(source),
+        model=model,
         size=size,
         num_ranks=degree,
         weight_bytes=weights,
         kv_bytes_per_token=per_token,
         working_bytes=working,
         max_model_len=int(options.get("max_model_len") or size.max_positions),
-        is_on_gpu=pool.gpus > 0,
+        is_on_gpu=True,
         rooms=tuple(
             KvRoom(place, room // per_token)
-            for place, room in _rooms(target, pool, weights + working)
+            for place, room in _rooms(options, accelerator_type, weights + working)
         ),
     )
 
@@ -134,36 +152,20 @@ def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
     )
 
 
-def kv_room(size: ModelSize, num_ranks: int, accelerator_type: str, batch: Batch) -> int | None:
-    """Tokens whose keys and values find room beside the weights, by vLLM's default utilization.
-
-    Returns:
-        That of the larger where there are GPUs of several sizes under the name; None if their
-        memory is not known; negative if not even the weights find room.
-    """
-    totals = memory_of(accelerator_type)
-    if not totals:
-        return None
-    taken = size.weight_bytes() // num_ranks + _working_bytes(size, num_ranks, batch)
-    free_bytes = int(max(totals) * _UTILIZATION) - taken
-    return free_bytes // size.kv_bytes_per_token(num_ranks=num_ranks)
-
-
-def _rooms(target: LLMConfig, pool: Pool, taken: int) -> Iterator[tuple[str, int]]:
+def _rooms(
+    options: Mapping[str, Any], accelerator_type: str | None, taken: int
+) -> Iterator[tuple[str, int]]:
     """Bytes that are left for the KV cache, for each GPU it may be."""
-    options = target.engine_kwargs
-    variables = (target.runtime_env or {}).get("env_vars", {})
-    if pool.gpus == 0 and variables.get("VLLM_CPU_KVCACHE_SPACE"):
-        given = variables["VLLM_CPU_KVCACHE_SPACE"]
-        yield f"VLLM_CPU_KVCACHE_SPACE {given}", int(given) * _GIB
-    elif options.get("kv_cache_memory_bytes"):
+    totals = memory_of(accelerator_type)
+    if options.get("kv_cache_memory_bytes"):
         given = int(options["kv_cache_memory_bytes"])
-        yield f"kv_cache_memory_bytes {given}", given
-    else:
-        share = float(options.get("gpu_memory_utilization", _UTILIZATION))
-        for total in memory_of(pool.accelerator_type):
-            place = f"{pool.accelerator_type} of {total / _GIB:.1f} GiB × {share:g}"
-            yield place, int(total * share) - taken
+        left = max(totals) - taken if totals else given
+        yield f"kv_cache_memory_bytes {given}", min(given, left)
+        return
+    share = float(options.get("gpu_memory_utilization", _UTILIZATION))
+    for total in totals:
+        place = f"{accelerator_type} of {total / _GIB:.1f} GiB × {share:g}"
+        yield place, int(total * share) - taken
 
 
 def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:

@@ -1,5 +1,6 @@
 """How many drafts, how deep, and when not at all: trials of one deployment under many loads."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -45,11 +46,11 @@ class Scenario:
     cluster: ClusterSettings
     gpus_per_target: float
     gpus_per_draft: float
-    lengths: Lengths
+    lengths: Lengths  # of what is replayed, too
     agreement: AgreementModel
     prices: Prices
     pattern: PatternName = "poisson"
-    replayed: tuple[Arrival, ...] = ()  # instead of a pattern
+    replayed: tuple[Arrival, ...] = ()  # over and over, instead of a pattern
     num_cached: int = 0  # of each prompt's tokens
     seconds: float | None = None  # of each trial; None: long enough
     seed: int = 0
@@ -104,6 +105,18 @@ def trials(qps: Sequence[float], drafts: Sequence[int], depths: Sequence[int]) -
             yield Trial(load, "specray", num_drafts)
         for depth in depths:
             yield Trial(load, "fixed", max(drafts), depth)
+
+
+def recorded_qps(scenario: Scenario) -> float:
+    """The load of a recording that begins again a mean gap after its last request.
+
+    One that is shorter than a request takes tells how many come together, but not how often: it
+    begins again when they are answered.
+    """
+    num = len(scenario.replayed)
+    length_s = scenario.replayed[-1].at_s - scenario.replayed[0].at_s
+    life_s = _lifetime_s(scenario, scenario.lengths.answer)
+    return num / max(length_s * num / max(1, num - 1), life_s)
 
 
 def run_trial(scenario: Scenario, trial: Trial) -> Outcome:
@@ -192,9 +205,7 @@ def _cluster(base: ClusterSettings, trial: Trial) -> ClusterSettings:
 
 def _make_load(scenario: Scenario, qps: float) -> _Load:
     if scenario.replayed:
-        until_s = scenario.seconds or _end_of_replay_s(scenario)
-        arrivals = tuple(arrival for arrival in scenario.replayed if arrival.at_s < until_s)
-        return _Load(arrivals, 0.0, until_s)
+        return _replay(scenario, len(scenario.replayed) / qps)
     life_s = _lifetime_s(scenario, scenario.lengths.answer)
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
     counted_s = scenario.seconds or max(_LIFETIMES * life_s, longest_s)
@@ -204,10 +215,19 @@ def _make_load(scenario: Scenario, qps: float) -> _Load:
     return _Load(arrivals, from_s, from_s + counted_s)
 
 
-def _end_of_replay_s(scenario: Scenario) -> float:
-    """When who comes last is answered, too; else a short recording would seem too much to serve."""
+def _replay(scenario: Scenario, round_s: float) -> _Load:
+    """Whole rounds of a recording count, from its start, in a cluster that earlier ones filled."""
+    first_s = scenario.replayed[0].at_s
     longest = max(arrival.num_answer_tokens for arrival in scenario.replayed)
-    return scenario.replayed[-1].at_s + 2 * _lifetime_s(scenario, longest)
+    from_s = 2 * _lifetime_s(scenario, longest)
+    least_s = _LIFETIMES * _lifetime_s(scenario, scenario.lengths.answer)
+    until_s = from_s + (scenario.seconds or math.ceil(least_s / round_s) * round_s)
+    arrivals = sorted(
+        arrival._replace(at_s=from_s + number * round_s + (arrival.at_s - first_s))
+        for number in range(-math.ceil(from_s / round_s), math.ceil((until_s - from_s) / round_s))
+        for arrival in scenario.replayed
+    )
+    return _Load(tuple(a for a in arrivals if 0 <= a.at_s < until_s), from_s, until_s)
 
 
 def _pattern(name: PatternName, qps: float, length_s: float) -> Pattern:

@@ -80,6 +80,13 @@ def test_a_fixed_cache_is_what_it_is() -> None:
     assert [room.num_tokens for room in memory.rooms] == [1000]
 
 
+def test_a_fixed_cache_leaves_the_weights_their_room() -> None:
+    memory = measured(target({"kv_cache_memory_bytes": 20 * GIB}), pool(kind="L4"))
+
+    left = 23_034 * 2**20 - memory.weight_bytes - memory.working_bytes
+    assert [room.num_tokens for room in memory.rooms] == [left // KV]
+
+
 def test_on_the_cpu_vllm_s_variable_counts() -> None:
     config = target(
         {"dtype": "float32"},

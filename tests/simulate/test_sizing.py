@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from specray.simulate.sizing import (
     Trial,
     advise,
     capacity,
+    recorded_qps,
     run_trial,
     speedup,
     trials,
@@ -80,20 +82,52 @@ def test_the_advice_takes_the_smallest_pool_that_is_as_fast() -> None:
     assert advise(found)[0].best_fixed_depth is None
 
 
+def replayed(*arrivals: Arrival, **changes: Any) -> Outcome:
+    """A recording of answers of some 60 tokens, one second each, without speculation."""
+    scenario = replace(SCENARIO, replayed=arrivals, seconds=None, **changes)
+    return run_trial(scenario, Trial(recorded_qps(scenario), "off"))
+
+
 def test_a_replay_replaces_the_pattern() -> None:
     arrivals = tuple(Arrival(0.1 * n, 20, 10) for n in range(5))
     found = run_trial(replace(SCENARIO, replayed=arrivals, seconds=3.0), Trial(10.0, "off"))
 
     assert found.seconds == 3.0
-    assert found.summary.num_requests == 5
-
-
-def test_who_comes_last_in_a_replay_is_answered_too() -> None:
-    arrivals = tuple(Arrival(0.5 * n, 20, 300) for n in range(6))
-    found = run_trial(replace(SCENARIO, replayed=arrivals, seconds=None), Trial(2.0, "off"))
-
-    assert found.summary.num_requests == 6
+    assert found.summary.offered_tokens_per_s == pytest.approx(100.0)
     assert found.summary.keeps_up
+
+
+def test_a_recording_tells_its_load_unless_it_is_too_short() -> None:
+    regular = tuple(Arrival(7.0 + 0.5 * n, 200, 60) for n in range(20))
+    at_once = tuple(Arrival(0.0, 200, 60) for _ in range(20))
+    life_s = 60 / 66  # at 66 tokens a second
+
+    assert recorded_qps(replace(SCENARIO, replayed=regular)) == pytest.approx(2.0)
+    assert recorded_qps(replace(SCENARIO, replayed=at_once)) == pytest.approx(20 / life_s, rel=0.1)
+
+
+def test_a_short_recording_of_long_answers_is_not_too_much() -> None:
+    found = replayed(*(Arrival(0.5 * n, 20, 300) for n in range(6)), lengths=Lengths(20, 300))
+
+    assert found.summary.keeps_up
+
+
+def test_a_long_answer_does_not_make_an_overload_seem_to_keep_up() -> None:
+    target = replace(SCENARIO.cluster.target, max_num_seqs=4)  # some 4 requests a second
+    cluster = replace(SCENARIO.cluster, target=target)
+    arrivals = [Arrival(n / 12, 200, 60) for n in range(60)]
+    found = replayed(*arrivals, Arrival(5.0, 200, 1000), cluster=cluster)
+
+    assert not found.summary.keeps_up
+    assert found.summary.target_busy == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_time_of_a_long_answer_is_not_charged_to_the_recording() -> None:
+    arrivals = [Arrival(0.5 * n, 200, 60) for n in range(20)]
+    found = replayed(*arrivals, Arrival(10.0, 200, 1000))
+
+    assert found.summary.keeps_up
+    assert found.summary.tokens_per_s == pytest.approx((20 * 60 + 1000) / 10.5, rel=0.05)
 
 
 def test_trials_can_be_told_apart_by_load_alone() -> None:

@@ -12,7 +12,15 @@ from typing import Any
 
 from specray.cli.output import complain, say
 from specray.cli.plan import options
-from specray.simulate.sizing import Outcome, Scenario, Trial, advise, run_trial, trials
+from specray.simulate.sizing import (
+    Outcome,
+    Scenario,
+    Trial,
+    advise,
+    recorded_qps,
+    run_trial,
+    trials,
+)
 
 add_arguments = options.add_arguments
 
@@ -52,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _qps(loads: options.Loads, scenario: Scenario) -> tuple[float, ...]:
     """What was asked for; of a replay its own."""
-    if not scenario.replayed:
-        return loads.qps
-    return (round(len(scenario.replayed) / max(scenario.replayed[-1].at_s, 1e-6), 4),)
+    return (recorded_qps(scenario),) if scenario.replayed else loads.qps
 
 
 def _run_all(scenario: Scenario, planned: list[Trial], jobs: int | None) -> list[Outcome]:

@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--pattern", choices=("poisson", "bursty", "diurnal"), default="poisson", help="arrivals"
     )
-    load.add_argument("--arrivals", type=Path, metavar="FILE", help="replay these instead")
+    load.add_argument(
+        "--arrivals", type=Path, metavar="FILE", help="replay these instead, over and over"
+    )
     load.add_argument(
         "--acceptance",
         default="0.7",

@@ -1,8 +1,10 @@
 """From a config file, or the names of models and GPUs, to what is simulated."""
 
 import argparse
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from specray.control.hardware import PROFILES, HardwareProfile, find_profile
@@ -11,10 +13,10 @@ from specray.errors import InvalidConfigError
 from specray.models import ModelSize, read_size
 from specray.serve.check import BUILDER, Application, check_file
 from specray.serve.config_file import read_file
-from specray.serve.memory import BATCHED_TOKENS, SEQUENCES, Batch, kv_room
-from specray.serve.settings import AppArgs, validate
+from specray.serve.memory import TargetMemory, engine_memory, read_batch
+from specray.serve.settings import AppArgs, source_of, validate
 from specray.simulate.agreement import read_agreement
-from specray.simulate.arrivals import Lengths, read_arrivals
+from specray.simulate.arrivals import Arrival, Lengths, read_arrivals
 from specray.simulate.cluster import ClusterSettings
 from specray.simulate.draft import DraftSettings
 from specray.simulate.network import NetworkSettings
@@ -25,7 +27,6 @@ from specray.types import SpeculationPolicy
 
 _LOOK_UP_S = 50e-6  # of a batch; README, "Choosing a draft"
 _PROMPT_LOOKUP: Final = "prompt_lookup"
-_ANY_NUMBER = 1 << 40  # of KV tokens, where the memory of the GPUs is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,11 @@ class _Deployment:
 
     target: str
     hardware: str
-    num_ranks: int
     draft: str  # a model, or `prompt_lookup`
     draft_hardware: str
     gpus_per_draft: float
     policy: SpeculationPolicy
-    max_num_seqs: int = SEQUENCES
-    max_num_batched_tokens: int = BATCHED_TOKENS
-    num_kv_tokens: int | None = None  # None: follows from the model and its GPUs
-    quantization: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # vLLM's, of the target
 
 
 def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
@@ -72,21 +69,24 @@ def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
     """
     deployment = _with_options(_from_file(args.config) if args.config else None, args)
     target_profile = _profile("--hardware", deployment.hardware)
+    memory = _memory(deployment)
     target = Roofline(
-        _shape("--target", deployment.target, deployment.quantization),
+        shape_of(memory.size),
         target_profile,
-        deployment.num_ranks,
+        memory.num_ranks,
         args.overhead_ms / 1e3,
         args.efficiency,
     )
-    lengths = Lengths(args.prompt_tokens, args.answer_tokens, args.spread)
+    replayed = read_arrivals(args.arrivals) if args.arrivals else ()
+    lengths = _lengths(args, replayed)
+    batch = read_batch(deployment.options, deployment.policy.max_depth)
     cluster = ClusterSettings(
         TargetSettings(
             target,
             deployment.policy,
-            deployment.max_num_seqs,
-            deployment.max_num_batched_tokens,
-            _num_kv_tokens(deployment, args),
+            batch.num_sequences,
+            batch.num_tokens,
+            _num_kv_tokens(memory, deployment.hardware, lengths, replayed),
             prior=replace(target, overhead_s=0.0, efficiency=1.0),
         ),
         _draft(deployment, args),
@@ -95,18 +95,27 @@ def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
     )
     scenario = Scenario(
         cluster,
-        deployment.num_ranks,
+        memory.num_ranks,
         deployment.gpus_per_draft,
         lengths,
         read_agreement(args.acceptance),
         Prices(args.gpu_price, args.draft_gpu_price or args.gpu_price),
         args.pattern,
-        read_arrivals(args.arrivals) if args.arrivals else (),
+        replayed,
         args.cached_tokens,
         args.seconds,
         args.seed,
     )
-    return scenario, _facts(deployment, args)
+    return scenario, _facts(deployment, memory, lengths, args)
+
+
+def _lengths(args: argparse.Namespace, replayed: Sequence[Arrival]) -> Lengths:
+    """What was asked for; of a recording its own means."""
+    if not replayed:
+        return Lengths(args.prompt_tokens, args.answer_tokens, args.spread)
+    prompt = fmean(arrival.num_prompt_tokens for arrival in replayed)
+    answer = fmean(arrival.num_answer_tokens for arrival in replayed)
+    return Lengths(prompt, answer, args.spread)
 
 
 def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deployment:
@@ -117,19 +126,17 @@ def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deplo
                 f"--{missing[0]}: missing; give a config file, or --target, --draft and --hardware"
             )
         found = _Deployment(
-            args.target, args.hardware, 1, args.draft, args.hardware, 1.0, SpeculationPolicy()
+            args.target, args.hardware, args.draft, args.hardware, 1.0, SpeculationPolicy()
         )
     named = {
         "target": args.target,
         "hardware": args.hardware,
-        "num_ranks": args.tp,
         "draft": args.draft,
         "draft_hardware": args.draft_hardware,
     }
-    given = {name: value for name, value in named.items() if value is not None}
-    if given.keys() & {"target", "hardware", "num_ranks"}:
-        given["num_kv_tokens"] = None  # the file's was of another model, or of other GPUs
-    found = replace(found, **given)
+    found = replace(found, **{name: value for name, value in named.items() if value is not None})
+    if args.tp is not None:
+        found = replace(found, options={**found.options, "tensor_parallel_size": args.tp})
     if args.draft == _PROMPT_LOOKUP:
         found = replace(found, gpus_per_draft=0.0)
     if args.max_depth is not None:
@@ -146,63 +153,60 @@ def _from_file(path: Path) -> _Deployment:
     found = applications[0]
     config = next(app for app in read_file(path).applications if app.name == found.name)
     settings = validate(config.args)
-    return _from_application(path, found, settings)
+    return _from_application(found, settings)
 
 
-def _from_application(path: Path, found: Application, args: AppArgs) -> _Deployment:
-    options = args.target.engine_kwargs
-    memory = found.targets[args.target.model_id]
-    if memory is None:
-        raise InvalidConfigError(
-            f"{path}: target.model_loading_config: the size of {args.target.model_id} is not known "
-            "here; give its folder with --target"
-        )
+def _from_application(found: Application, args: AppArgs) -> _Deployment:
     pools = {pool.role: pool for pool in reversed(found.pools)}
     draft = pools.get("draft")
     hardware = pools["target"].accelerator_type or ""
-    rooms = [room.num_tokens for room in memory.rooms]
     return _Deployment(
-        memory.model,
+        source_of(args.target) or args.target.model_id,
         hardware,
-        memory.num_ranks,
         found.draft_model or _PROMPT_LOOKUP,
         (draft.accelerator_type if draft else None) or hardware,
         draft.gpus if draft else 0.0,
         args.speculation.policy,
-        int(options.get("max_num_seqs") or SEQUENCES),
-        int(options.get("max_num_batched_tokens") or BATCHED_TOKENS),
-        max(rooms, default=None),
-        options.get("quantization"),
+        args.target.engine_kwargs,
     )
 
 
-def _num_kv_tokens(deployment: _Deployment, args: argparse.Namespace) -> int:
-    """The room of a target's KV cache, which at least one request has to find there."""
-    room = deployment.num_kv_tokens
-    if room is None:
-        size = _size("--target", deployment.target, deployment.quantization)
-        batch = Batch(
-            deployment.max_num_seqs,
-            deployment.max_num_batched_tokens,
-            deployment.policy.max_depth,
-        )
-        found = kv_room(size, deployment.num_ranks, deployment.hardware, batch)
-        room = _ANY_NUMBER if found is None else found
-    needed = args.prompt_tokens + args.answer_tokens
-    if room < needed:
+def _memory(deployment: _Deployment) -> TargetMemory:
+    memory = engine_memory(
+        deployment.target, deployment.options, deployment.hardware, deployment.policy.max_depth
+    )
+    if memory is None:
+        raise _unknown_size("--target", deployment.target)
+    return memory
+
+
+def _num_kv_tokens(
+    memory: TargetMemory, hardware: str, lengths: Lengths, replayed: Sequence[Arrival]
+) -> int:
+    """The room of a target's KV cache, in which even the longest recorded request has to fit."""
+    num_tokens = max(room.num_tokens for room in memory.rooms)
+    needed, request = lengths.prompt + lengths.answer, "a request"
+    options = "--prompt-tokens and --answer-tokens"
+    if replayed:
+        needed = max(a.num_prompt_tokens + a.num_answer_tokens for a in replayed)
+        request, options = "the longest request", "--arrivals"
+    if num_tokens < needed:
         raise InvalidConfigError(
-            f"--tp: {deployment.target} leaves room for {max(0, room)} tokens of KV cache on "
-            f"{deployment.num_ranks} × {deployment.hardware}, and a request takes {needed:g}; give "
-            "more GPUs with --tp, or larger ones with --hardware"
+            f"{memory.model} leaves room for {max(0, num_tokens)} tokens of KV cache on "
+            f"{memory.num_ranks} × {hardware}, and {request} takes {needed:.0f}; give more GPUs "
+            f"with --tp, larger ones with --hardware, or shorter requests with {options}"
         )
-    return room
+    return num_tokens
 
 
 def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
     if deployment.draft == _PROMPT_LOOKUP:
         return DraftSettings(ConstantSteps(_LOOK_UP_S), _PROMPT_LOOKUP, ahead_hit_rate=1.0)
+    size = read_size(deployment.draft)
+    if size is None:
+        raise _unknown_size("--draft", deployment.draft)
     law = Roofline(
-        _shape("--draft", deployment.draft, None),
+        shape_of(size),
         _profile("--draft-hardware", deployment.draft_hardware),
         1,
         args.draft_overhead_ms / 1e3,
@@ -211,18 +215,11 @@ def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
     return DraftSettings(law, ahead_hit_rate=args.ahead)
 
 
-def _shape(option: str, model: str, quantization: str | None) -> ModelShape:
-    return shape_of(_size(option, model, quantization))
-
-
-def _size(option: str, model: str, quantization: str | None) -> ModelSize:
-    size = read_size(model, quantization)
-    if size is None:
-        raise InvalidConfigError(
-            f"{option}: the size of {model} is not known here: it is in no folder, our table lacks "
-            "it and its hub can't be reached"
-        )
-    return size
+def _unknown_size(option: str, model: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        f"{option}: the size of {model} is not known here: it is in no folder, our table lacks it "
+        "and its hub can't be reached"
+    )
 
 
 def shape_of(size: ModelSize) -> ModelShape:
@@ -249,17 +246,19 @@ def _profile(option: str, name: str) -> HardwareProfile:
     return found
 
 
-def _facts(deployment: _Deployment, args: argparse.Namespace) -> Facts:
+def _facts(
+    deployment: _Deployment, memory: TargetMemory, lengths: Lengths, args: argparse.Namespace
+) -> Facts:
     is_lookup = deployment.draft == _PROMPT_LOOKUP
-    lengths = f"prompts of {args.prompt_tokens:g}, answers of {args.answer_tokens:g} tokens"
+    told = f"prompts of {lengths.prompt:g}, answers of {lengths.answer:g} tokens"
     return Facts(
-        target=deployment.target,
-        target_gpus=f"{deployment.num_ranks} × {deployment.hardware}",
+        target=memory.model,
+        target_gpus=f"{memory.num_ranks} × {deployment.hardware}",
         draft=deployment.draft,
         draft_gpus="no GPU" if is_lookup else f"1 × {deployment.draft_hardware}",
         num_targets=args.targets,
         acceptance=args.acceptance,
-        load=f"{args.arrivals or args.pattern}, {lengths}",
+        load=f"{args.arrivals or args.pattern}, {told}",
         max_depth=deployment.policy.max_depth,
         seed=args.seed,
     )

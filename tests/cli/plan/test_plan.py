@@ -1,3 +1,4 @@
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -5,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from specray.cli import USER_ERROR, main
-from specray.cli.plan import plots, report
-from specray.cli.plan.scenario import Facts
+from specray.cli.plan import add_arguments, plots, report
+from specray.cli.plan.scenario import Facts, make_scenario
 from specray.simulate.sizing import Outcome, Trial, advise
 from specray.simulate.summary import Percentiles, Summary
 
 LLAMA = ["--target", "meta-llama/Llama-3.3-70B-Instruct", "--hardware", "H100", "--tp", "4"]
 LLAMA += ["--draft", "meta-llama/Llama-3.2-1B-Instruct"]
+FP8 = "meta-llama/Llama-3.1-405B-Instruct-FP8"
 SMALL = ["--qps", "2", "--drafts", "1", "--depths", "3", "--seconds", "2", "--jobs", "1"]
 SMALL += ["--prompt-tokens", "50", "--answer-tokens", "20", "--spread", "0"]
 FACTS = Facts("big", "4 × H100", "small", "1 × L40S", 1, "0.7", "poisson", 5, 0)
@@ -93,8 +95,12 @@ def test_a_plan_of_a_file_takes_its_models_and_gpus(
         ([], "--target: missing; give a config file, or --target, --draft and --hardware"),
         (["--target", "a", "--hardware", "H100"], "--draft: missing"),
         ([*LLAMA, "--hardware", "H900"], "--hardware: 'H900' is no GPU that we know; there are H1"),
-        ([*LLAMA, "--tp", "1"], "--tp: meta-llama/Llama-3.3-70B-Instruct leaves room for 0 tokens"),
+        ([*LLAMA, "--tp", "1"], "meta-llama/Llama-3.3-70B-Instruct leaves room for 0 tokens"),
         (["deployments/llama70b.yaml", "--tp", "1"], "leaves room for 0 tokens of KV cache on 1 ×"),
+        ([*LLAMA, "--tp", "1", "--hardware", "h100"], "0 tokens of KV cache on 1 × h100, and a re"),
+        ([*LLAMA, "--tp", "1", "--hardware", "NVIDIA H100 80GB HBM3"], "leaves room for 0 tokens"),
+        ([*LLAMA, "--target", FP8, "--tp", "1", "--hardware", "MI300X"], "room for 0 tokens"),
+        ([*LLAMA, "--prompt-tokens", "1e7"], "shorter requests with --prompt-tokens and --answer"),
         ([*LLAMA, "--draft", "bundled:none"], "--draft: the size of bundled:none is not known"),
         ([*LLAMA, "--qps", "1,x"], "--qps: '1,x' is no list of numbers"),
         ([*LLAMA, "--qps", "0"], "--qps: 0.0 is not between"),
@@ -118,6 +124,59 @@ def test_a_faulty_option_is_named(
 ) -> None:
     assert main(["plan", *words]) == USER_ERROR
     assert message in capsys.readouterr().err
+
+
+def num_kv_tokens(*words: str) -> int:
+    """The room of the KV cache that is simulated."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return make_scenario(parser.parse_args(words))[0].cluster.target.num_kv_tokens
+
+
+def test_the_file_s_options_hold_on_other_gpus(tmp_path: Path) -> None:
+    text = Path("deployments/llama70b.yaml").read_text(encoding="utf-8")
+    file, other = "deployments/llama70b.yaml", tmp_path / "fp8.yaml"
+    share = "gpu_memory_utilization: 0.9"
+    other.write_text(text.replace(share, f"{share}\n          kv_cache_dtype: fp8"), "utf-8")
+
+    assert num_kv_tokens(file, "--tp", "4") == num_kv_tokens(file)
+    assert num_kv_tokens(str(other), "--tp", "8") // 2 == num_kv_tokens(file, "--tp", "8")
+
+
+def test_a_checkpoint_in_float32_has_the_room_of_bfloat16() -> None:
+    model = ["--target", "bundled:smollm2-135m-instruct", "--draft", "prompt_lookup"]
+    kv_bytes = 2 * 30 * 3 * 64 * 2  # K and V, layers, heads, dim, bytes
+
+    found = num_kv_tokens(*model, "--hardware", "L40S")
+
+    assert found * kv_bytes == pytest.approx(0.92 * 46_068 * 2**20, rel=0.06)
+
+
+def test_the_longest_recorded_request_has_to_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = tmp_path / "arrivals.jsonl"
+    entries = [{"at_s": n, "prompt_tokens": 10**n, "answer_tokens": 100} for n in (1, 6)]
+    recording.write_text("\n".join(map(json.dumps, entries)), "utf-8")
+
+    assert main(["plan", *LLAMA, "--arrivals", str(recording)]) == USER_ERROR
+    told = capsys.readouterr().err
+    assert "the longest request takes 1000100; " in told
+    assert "shorter requests with --arrivals" in told
+
+
+def test_a_recording_has_its_own_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = tmp_path / "arrivals.jsonl"
+    entries = [{"at_s": n / 2, "prompt_tokens": 40, "answer_tokens": 20} for n in range(9)]
+    recording.write_text("\n".join(map(json.dumps, entries)), "utf-8")
+    words = [*LLAMA, *SMALL, "--prompt-tokens", "1e7", "--arrivals", str(recording)]
+
+    assert main(["plan", *words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["facts"]["load"].endswith("prompts of 40, answers of 20 tokens")
+    assert plan["advice"][0]["qps"] == 2.0
 
 
 def test_without_matplotlib_a_plot_is_refused_before_the_work(
