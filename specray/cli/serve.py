@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from ray.serve.schema import ServeDeploySchema
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve.config_file import read_file
-from specray.serve.live import changes_beyond, check_pools_by_hand, check_user_configs
+from specray.serve.live import changes_beyond, check_deployments
 from specray.serve.local import LocalCluster
 from specray.serve.ports import check_port
 from specray.serve.settings import AppArgs, parse
@@ -76,6 +77,8 @@ def read_config(path: Path, host: str | None, port: int | None) -> ServeDeploySc
         InvalidConfigError: naming the file and the field.
     """
     config = read_file(path)
+    if not config.applications:
+        raise InvalidConfigError(f"{path}: applications: has none; deployments/local.yaml has one")
     changes = {"host": host, "port": port}
     http_options = config.http_options.model_copy(
         update={name: value for name, value in changes.items() if value is not None}
@@ -116,8 +119,8 @@ def watch(
                 say("reloaded")
             except InvalidConfigError as error:
                 complain(f"not reloaded: {error}")
-            except Exception as error:  # noqa: BLE001  # what is served outlives a reload
-                complain(f"not reloaded: {type(error).__name__}: {error}")
+            except Exception:  # noqa: BLE001  # what is served outlives a reload
+                complain(f"not reloaded: {traceback.format_exc()}")
 
 
 def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDeploySchema:
@@ -140,8 +143,7 @@ def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
     ours = [app for app in config.applications if app.import_path == _BUILDER]
     parsed = {app.name: parse(app.args) for app in ours}
     for app in ours:
-        check_user_configs(app, parsed[app.name].draft)
-        check_pools_by_hand(app, parsed[app.name])
+        check_deployments(app, parsed[app.name])
     return parsed
 
 

@@ -22,8 +22,6 @@ _ENDPOINTS = DEFAULT_ENDPOINTS | {"health": lambda app: app.get("/health")}
 _TARGET_PREFIX = "target:"
 _ATTEMPTS = "max_constructor_retry_count"
 _START_ATTEMPTS = 2  # Serve's default of 20 hides a faulty start for many minutes
-# With Serve's default of None a `user_config` that a file no longer has would stay in force.
-_NO_LIVE_SETTINGS: dict[str, Any] = {}
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -56,7 +54,6 @@ def controller_deployment() -> Any:
     """The controller's options; to be bound."""
     options = {
         "logging_config": {"enable_access_log": False},  # a heartbeat a second from everyone
-        "user_config": _NO_LIVE_SETTINGS,
         # It never scales: Serve's autoscaler reads its wishes for the others this way.
         "autoscaling_config": {
             "min_replicas": 1,
@@ -70,8 +67,7 @@ def controller_deployment() -> Any:
 
 def draft_deployment(args: AppArgs) -> Any:
     """The draft pool's options; to be bound."""
-    options = {"user_config": _NO_LIVE_SETTINGS} | args.draft.deployment_config
-    return _deployment(DraftServer, "draft", options)
+    return _deployment(DraftServer, "draft", args.draft.deployment_config)
 
 
 def router_deployment(args: AppArgs, cls: type = Router) -> Any:

@@ -13,13 +13,12 @@ from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import read_file
 from specray.serve.live import (
     changes_beyond,
-    check_pools_by_hand,
-    check_user_configs,
+    check_deployments,
     live_changes,
     live_settings,
 )
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
-from specray.serve.pools import Pool, read_pools
+from specray.serve.pools import Pool
 from specray.serve.settings import (
     AppArgs,
     check_parallelism,
@@ -107,10 +106,7 @@ def _lines(error: InvalidConfigError) -> list[str]:
 
 def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Application:
     args = validate(app.args)
-    overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
-    pools = read_pools(args, overrides)
-    check_user_configs(app, args.draft)
-    check_pools_by_hand(app, args)
+    pools = check_deployments(app, args)
     targets = _targets(args, pools)
     draft = _draft(args, pools)
     is_on_one_node = config.proxy_location == "HeadOnly"

@@ -60,15 +60,23 @@ class Controller:
         self._changes: deque[tuple[float, Decision]] = deque(maxlen=_MOST_REMEMBERED)
         self._metrics = ControllerMetrics()
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    def reconfigure(
+        self,
+        user_config: dict[str, Any] | None,
+        rank: object = None,  # noqa: ARG002  # Serve passes None on only to those who take one
+    ) -> None:
         """Take over the live policy from `user_config`, without a restart of anything.
+
+        Args:
+            user_config: None where the file has none, or an empty one.
+            rank: of this replica.
 
         Raises:
             InvalidConfigError: naming the field; Serve then reports the deployment as unhealthy,
                 and requests go on under the last policy.
         """
         try:
-            live = LivePolicyConfig.model_validate(user_config)
+            live = LivePolicyConfig.model_validate(user_config or {})
         except ValidationError as error:
             raise InvalidConfigError(f"user_config of the controller: {error}") from None
         self._policy = live.apply(self._start_policy)

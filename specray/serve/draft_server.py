@@ -68,10 +68,14 @@ class DraftServer:
             beat(lambda: controller.heartbeat.remote(self._member, self._report), self._follow)
         )
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    def reconfigure(
+        self,
+        user_config: dict[str, Any] | None,
+        rank: object = None,  # noqa: ARG002  # Serve passes None on only to those who take one
+    ) -> None:
         """Take over `user_config`, without a restart; raises InvalidConfigError if it is faulty."""
         try:
-            live = LiveDraftConfig.model_validate(user_config)
+            live = LiveDraftConfig.model_validate(user_config or {})
         except ValidationError as error:
             raise InvalidConfigError(f"user_config of the draft: {error}") from None
         reconfigure(self._proposer, live)

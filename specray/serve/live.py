@@ -9,22 +9,41 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 from specray.config import DraftConfig, LiveDraftConfig, LivePolicyConfig
 from specray.errors import InvalidConfigError
 from specray.serve.app import target_name
+from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import AppArgs
 
 _MODELS: dict[str, type[BaseModel]] = {"controller": LivePolicyConfig, "draft": LiveDraftConfig}
+
+
+def check_deployments(app: ServeApplicationSchema, args: AppArgs) -> tuple[Pool, ...]:
+    """The pools of an application of ours, once all that its `deployments` say is checked.
+
+    Raises:
+        InvalidConfigError: Serve would refuse it, or replicas would end over it.
+    """
+    overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
+    pools = read_pools(args, overrides)
+    check_user_configs(app, args.draft)
+    check_pools_by_hand(app, args)
+    return pools
 
 
 def check_user_configs(app: ServeApplicationSchema, draft: DraftConfig) -> None:
     """Checks the live settings of an application of ours.
 
     Raises:
-        InvalidConfigError: naming each faulty field, or settings that the draft does not have.
+        InvalidConfigError: naming each faulty field, or settings that a deployment does not have.
     """
     faults = [
         f"deployments.{'.'.join((name, 'user_config', *map(str, fault['loc'])))}: "
         f"{fault['msg']} (got {fault['input']!r:.80})"
         for name, model in _MODELS.items()
         for fault in _faults(model, live_settings(app, name))
+    ]
+    faults += [
+        f"deployments.{entry.name}.user_config: only {' and '.join(_MODELS)} have live settings"
+        for entry in app.deployments
+        if entry.name not in _MODELS and isinstance(entry.user_config, dict)
     ]
     if faults:
         raise InvalidConfigError("\n".join(faults))
@@ -65,9 +84,13 @@ def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
 
 def live_settings(app: ServeApplicationSchema, name: str) -> dict[str, Any]:
     """The `user_config` the file gives a deployment; none where it names it for other options."""
-    given = [entry.user_config for entry in app.deployments if entry.name == name]
     # Serve's schema stands in for what the file does not say with a value that is not None.
-    return given[0] if given and isinstance(given[0], dict) else {}
+    given = [
+        entry.user_config
+        for entry in app.deployments
+        if entry.name == name and "user_config" in entry.model_fields_set
+    ]
+    return (given[-1] if given else None) or {}  # the last is the one that Serve applies
 
 
 def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:

@@ -91,6 +91,11 @@ def test_a_faulty_file_is_named_with_its_fault(
         read_config(file, None, None)
 
 
+def test_a_file_without_applications_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"config\.yaml: applications: has none"):
+        read_config(written(tmp_path, {"applications": []}), None, None)
+
+
 @pytest.mark.parametrize("place", ["missing.yaml", "."])
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, place: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"(No such file|directory)"):
@@ -176,9 +181,34 @@ def test_a_reload_that_fails_leaves_the_service_running(
     watch(cluster, signals, running, lambda: running)
 
     output = capsys.readouterr()
-    assert f"not reloaded: {fault}" in output.err or "AttributeError: get" in output.err
+    assert "not reloaded: " in output.err
+    assert str(fault) in output.err
+    assert ("in deploy" in output.err) == isinstance(fault, AttributeError)  # where a bug is
     assert output.out.count("reloaded") == 1
     assert cluster.deployed == 2
+
+
+@pytest.mark.usefixtures("restored_signals")
+@pytest.mark.parametrize("name", ["router", "target:m", "contoller"])
+def test_a_reload_that_would_end_replicas_is_refused(
+    tmp_path: Path, config: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = read_config(written(tmp_path, config), None, None)
+    config["applications"][0]["deployments"] = [{"name": name, "user_config": {"max_depth": 1}}]
+    changed = read_config(written(tmp_path, config), None, None)
+    signals = Signals()
+    cluster = StubCluster(AssertionError(), signals)
+    signals.reload.set()
+
+    def read() -> ServeDeploySchema:
+        signals.stop.set()
+        return changed
+
+    watch(cluster, signals, running, read)
+
+    assert "not reloaded: deployments" in (err := capsys.readouterr().err)
+    assert name in err
+    assert cluster.deployed == 0
 
 
 class StubCluster(LocalCluster):

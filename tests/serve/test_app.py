@@ -48,14 +48,6 @@ def test_one_deployment_for_each_role(args: dict[str, Any]) -> None:
     }
 
 
-def test_live_settings_that_a_file_no_longer_has_are_taken_back(args: dict[str, Any]) -> None:
-    """Serve hands the code's `user_config` to the replicas then, but for None."""
-    bound = bound_to_router(args)
-
-    for application in (bound["controller"], *bound["drafts"]):
-        assert application._bound_deployment.user_config == {}
-
-
 def test_the_name_of_a_target_is_the_one_that_ray_gives_it(args: dict[str, Any]) -> None:
     (target,) = bound_to_router(args)["llm_deployments"].values()
 

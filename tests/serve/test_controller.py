@@ -11,6 +11,7 @@ from specray.serve.membership import EXPIRY_S, Member, View
 from specray.serve.scaling import wish
 from specray.types import SpeculationPolicy
 from tests.control.reports_util import draft, idle, target
+from tests.serve.replicas import replica_of
 
 START = SpeculationPolicy(is_enabled=True, max_depth=5, max_wait_ms=15.0)
 
@@ -49,6 +50,16 @@ def test_the_policy_changes_while_replicas_run(controller: Controller) -> None:
 
     controller.reconfigure({})
     assert view(controller).policy == START
+
+
+def test_serve_takes_an_empty_user_config_to_it_as_well() -> None:
+    async def reconfigured() -> SpeculationPolicy:
+        replica = await replica_of(Controller, SpeculationConfig(max_depth=5))
+        await replica.call_reconfigure({"is_enabled": False}, rank=None)
+        await replica.call_reconfigure(None, rank=None)
+        return (await replica._callable.view()).policy
+
+    assert asyncio.run(reconfigured()).is_enabled
 
 
 def test_the_live_depth_does_not_exceed_that_of_the_engines_buffers(controller: Controller) -> None:

@@ -10,6 +10,7 @@ from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, Simu
 from specray.errors import InvalidConfigError
 from specray.serve.live import (
     changes_beyond,
+    check_deployments,
     check_pools_by_hand,
     check_user_configs,
     live_changes,
@@ -35,7 +36,9 @@ def draft(method: Any, **settings: Any) -> DraftConfig:
     return DraftConfig(method=method, **models, **settings)
 
 
-def with_settings(config: dict[str, Any], name: str, settings: dict[str, Any]) -> ServeDeploySchema:
+def with_settings(
+    config: dict[str, Any], name: str, settings: dict[str, Any] | None
+) -> ServeDeploySchema:
     config["applications"][0]["deployments"] = [{"name": name, "user_config": settings}]
     return schema(config)
 
@@ -71,6 +74,42 @@ def test_a_deployment_may_be_named_without_live_settings(config: dict[str, Any])
     assert live_settings(app, "controller") == live_settings(app, "router") == {}
     config["applications"][0].pop("deployments")
     assert live_changes(without, schema(config)) == ()
+
+
+@pytest.mark.parametrize("name", ["router", "target:smollm2-135m-instruct"])
+@pytest.mark.parametrize("settings", [{"max_depth": 1}, {}])
+def test_deployments_without_live_settings_take_none(
+    config: dict[str, Any], name: str, settings: dict[str, Any]
+) -> None:
+    (app,) = with_settings(config, name, settings).applications
+    with pytest.raises(InvalidConfigError, match=f"{name}.user_config: only controller and draft"):
+        check_deployments(app, validate(app.args))
+
+
+def test_a_deployment_that_is_not_there_is_named(config: dict[str, Any]) -> None:
+    (app,) = with_settings(config, "contoller", {"max_depth": 1}).applications
+    with pytest.raises(InvalidConfigError, match="'contoller' is none of this application's"):
+        check_deployments(app, validate(app.args))
+
+
+def test_an_empty_user_config_is_none(config: dict[str, Any]) -> None:
+    before = with_settings(config, "controller", {"is_enabled": False})
+    (app,) = (after := with_settings(config, "controller", None)).applications
+
+    check_deployments(app, validate(app.args))
+
+    assert live_settings(app, "controller") == {}
+    assert changes_beyond(before, after) == ()
+
+
+def test_of_two_entries_the_last_is_checked(config: dict[str, Any]) -> None:
+    entries = [{"max_depth": 1}, {"max_depth": -1}]
+    config["applications"][0]["deployments"] = [
+        {"name": "controller", "user_config": settings} for settings in entries
+    ]
+    (app,) = schema(config).applications
+    with pytest.raises(InvalidConfigError, match=r"max_depth: .*\(got -1\)"):
+        check_user_configs(app, draft("ngram"))
 
 
 def test_only_drafts_with_several_sources_have_live_settings(config: dict[str, Any]) -> None:
