@@ -38,12 +38,14 @@ _PLAN = {"num_answers": 1, "ramp_s": 3.0, "window_s": 12.0}
 _PORTS = (18090, 18091)
 
 Asked = tuple[Endpoint, int | None]  # a service, and the most that it may speculate by
+Extent = tuple[int, tuple[int, ...]]  # rounds, and requests at once
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("deployments/local.yaml"))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--at-once", type=int, action="append", help="requests; default: 1 and 8")
     parser.add_argument("--only", choices=("depth-0", "wrong-draft"))
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
@@ -51,17 +53,18 @@ def main() -> None:
         "command": " ".join(["python -m loadtest.off_is_free", *sys.argv[1:]])
     }
     source = yaml.safe_load(args.config.read_text())
+    extent = args.rounds, tuple(args.at_once or AT_ONCE)
     result: dict[str, Any] = {"meta": meta}
     with tempfile.TemporaryDirectory() as folder:
         if args.only != "wrong-draft":
-            result["depth 0 over plain Ray Serve LLM"] = depth_0(source, Path(folder), args.rounds)
+            result["depth 0 over plain Ray Serve LLM"] = depth_0(source, Path(folder), extent)
         if args.only != "depth-0":
-            result["wrong draft over off"] = wrong_draft(source, Path(folder), args.rounds)
+            result["wrong draft over off"] = wrong_draft(source, Path(folder), extent)
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def depth_0(source: dict[str, Any], folder: Path, num_rounds: int) -> list[dict[str, Any]]:
+def depth_0(source: dict[str, Any], folder: Path, extent: Extent) -> list[dict[str, Any]]:
     plain = _write(folder / "plain.yaml", plain_config(source), _PORTS[0])
     ours = _write(folder / "ours.yaml", source, _PORTS[1])
     alone = {"RAY_ADDRESS": "local"}
@@ -71,10 +74,10 @@ def depth_0(source: dict[str, Any], folder: Path, num_rounds: int) -> list[dict[
         ) as first,
         running(serve_command(ours), find_ready_url) as second,
     ):
-        return asyncio.run(_compare((first.url, None), (second.url, 0), num_rounds))
+        return asyncio.run(_compare((first.url, None), (second.url, 0), extent))
 
 
-def wrong_draft(source: dict[str, Any], folder: Path, num_rounds: int) -> list[dict[str, Any]]:
+def wrong_draft(source: dict[str, Any], folder: Path, extent: Extent) -> list[dict[str, Any]]:
     config = copy.deepcopy(source)
     (app,) = config["applications"]
     app["args"]["draft"] = {
@@ -86,7 +89,7 @@ def wrong_draft(source: dict[str, Any], folder: Path, num_rounds: int) -> list[d
     ours = _write(folder / "wrong.yaml", config, _PORTS[1])
     path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     with running(serve_command(ours), find_ready_url, {"PYTHONPATH": path}) as service:
-        return asyncio.run(_compare((service.url, 0), (service.url, None), num_rounds))
+        return asyncio.run(_compare((service.url, 0), (service.url, None), extent))
 
 
 def plain_config(source: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def plain_config(source: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _compare(
-    base: tuple[str, int | None], tried: tuple[str, int | None], num_rounds: int
+    base: tuple[str, int | None], tried: tuple[str, int | None], extent: Extent
 ) -> list[dict[str, Any]]:
     """Tokens per second of the second over those of the first, by requests at once."""
     asked = [(Endpoint(url), depth) for url, depth in (base, tried)]
@@ -107,7 +110,8 @@ async def _compare(
         await endpoint.start()
         await warm_up(endpoint, prompts[:16])
     try:
-        return [await _cell(asked, at, prompts, num_rounds) for at in AT_ONCE]
+        num_rounds, at_once = extent
+        return [await _cell(asked, at, prompts, num_rounds) for at in at_once]
     finally:
         for endpoint, _ in asked:
             await endpoint.close()
