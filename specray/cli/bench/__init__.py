@@ -73,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="measure at this one (default: 0, without --quick also 1); repeatable",
     )
+    parser.add_argument(
+        "--rounds", type=_rounds, metavar="N", help="measure so often, instead of as often as usual"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
         StartupError: if the service does not come up or stops answering.
     """
     config = str(args.config or _DEFAULT)
-    if args.temperature and (args.sweep or args.peers or args.network):
-        raise InvalidConfigError("--temperature: only for on against off")
+    if args.temperature and args.sweep:
+        raise InvalidConfigError("--temperature: a sweep is greedy; leave it out")
     if args.sweep:
         return run_sweep(args, config)
     if args.plot is not None:
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             "--only, --minutes and --plots are for --peers and --network; --only also for --sweep"
         )
     meta = collect_meta(sys.argv[1:])
-    plan = make_plan(is_quick=args.quick, temperatures=args.temperature)
+    plan = make_plan(is_quick=args.quick, temperatures=args.temperature, num_rounds=args.rounds)
     if args.url is None:
         say(f"starting {config} ...")
     with run_service(config) if args.url is None else nullcontext(args.url) as url:
@@ -110,6 +113,12 @@ def run(args: argparse.Namespace) -> int:
         write_json(args.json, meta, plan, rows)
         say(f"written to {args.json}")
     return 0
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number, 1 or more")
+    return int(text)
 
 
 def _temperature(text: str) -> float:

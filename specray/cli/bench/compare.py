@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from specray.cli.bench import DEFAULT_WITH_MODEL, network, network_report, peers, peers_report
 from specray.cli.bench.deployment import Deployment
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare_peers(args: argparse.Namespace) -> int:
-    plan = peers.make_plan(is_quick=args.quick)
+    plan = peers.make_plan(**_plan_of(args))
     deployment = _deployment(args)
     systems = peers.make_systems(deployment, plan.depths)
     chosen = choose(systems, args.only)
@@ -41,7 +42,7 @@ def _compare_peers(args: argparse.Namespace) -> int:
 
 
 def _compare_networks(args: argparse.Namespace) -> int:
-    plan = network.make_plan(is_quick=args.quick)
+    plan = network.make_plan(**_plan_of(args))
     deployment = _deployment(args)
     systems = network.make_systems(deployment)
     chosen = choose(systems, args.only)
@@ -55,6 +56,14 @@ def _compare_networks(args: argparse.Namespace) -> int:
             say(f"drawn: {path}")
     _say_what_is_left(num_left)
     return 0
+
+
+def _plan_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "is_quick": args.quick,
+        "temperatures": args.temperature,
+        "num_rounds": args.rounds,
+    }
 
 
 def _deployment(args: argparse.Namespace) -> Deployment:

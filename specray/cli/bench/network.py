@@ -48,17 +48,27 @@ class NetworkPlan:
     draft_shares: tuple[float, ...]  # of a verification step that a proposal takes at least
 
 
-def make_plan(*, is_quick: bool) -> NetworkPlan:
-    """Quick: one greedy round with a slow draft. Full: three rounds, at temperature 1 too."""
+def make_plan(
+    *, is_quick: bool, temperatures: Sequence[float] = (), num_rounds: int | None = None
+) -> NetworkPlan:
+    """Quick: one greedy round with a slow draft. Full: three rounds, at temperature 1 too.
+
+    Args:
+        is_quick: which of them.
+        temperatures: to measure at, instead.
+        num_rounds: likewise.
+    """
     cells = tuple(
         Cell(MIXED, concurrency, temperature)
-        for temperature in ((0.0,) if is_quick else (0.0, 1.0))
+        for temperature in temperatures or ((0.0,) if is_quick else (0.0, 1.0))
         for concurrency in ((1, 8) if is_quick else (1, 4, 8))
     )
     if is_quick:
-        rounds = Plan(cells, num_rounds=1, num_answers=1, ramp_s=1.0, window_s=5.0, max_tokens=96)
+        rounds = Plan(
+            cells, num_rounds or 1, num_answers=1, ramp_s=1.0, window_s=5.0, max_tokens=96
+        )
         return NetworkPlan(rounds, rtts_ms=(0.0, 5.0, 20.0), draft_shares=(0.6,))
-    rounds = Plan(cells, num_rounds=3, num_answers=3, ramp_s=2.0, window_s=8.0, max_tokens=64)
+    rounds = Plan(cells, num_rounds or 3, num_answers=3, ramp_s=2.0, window_s=8.0, max_tokens=64)
     return NetworkPlan(rounds, rtts_ms=(0.0, 1.0, 5.0, 20.0), draft_shares=(0.0, 0.6))
 
 

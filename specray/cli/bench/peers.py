@@ -36,20 +36,28 @@ class PeersPlan:
     depths: tuple[int, ...]
 
 
-def make_plan(*, is_quick: bool) -> PeersPlan:
-    """Quick: one greedy round, two depths. Full: three rounds, also at temperature 1."""
+def make_plan(
+    *, is_quick: bool, temperatures: Sequence[float] = (), num_rounds: int | None = None
+) -> PeersPlan:
+    """Quick: one greedy round, two depths. Full: three rounds, also at temperature 1.
+
+    Args:
+        is_quick: which of them.
+        temperatures: to measure at, instead.
+        num_rounds: likewise.
+    """
     cells = tuple(
         Cell(workload, concurrency, temperature)
-        for temperature in ((0.0,) if is_quick else (0.0, 1.0))
+        for temperature in temperatures or ((0.0,) if is_quick else (0.0, 1.0))
         for workload in WORKLOADS
         for concurrency in CONCURRENCIES
     )
     tried = tuple(Cell(MIXED, concurrency, 0.0) for concurrency in CONCURRENCIES)
     search = Plan(tried, num_rounds=1, num_answers=3, ramp_s=2.0, window_s=12.0, max_tokens=96)
     if is_quick:
-        rounds = Plan(cells, num_rounds=1, num_answers=1, ramp_s=2.0, window_s=6.0)
+        rounds = Plan(cells, num_rounds or 1, num_answers=1, ramp_s=2.0, window_s=6.0)
         return PeersPlan(search, rounds, depths=(2, 4))
-    rounds = Plan(cells, num_rounds=3, num_answers=1, ramp_s=2.0, window_s=10.0)
+    rounds = Plan(cells, num_rounds or 3, num_answers=1, ramp_s=2.0, window_s=10.0)
     return PeersPlan(search, rounds, depths=(2, 3, 5))
 
 

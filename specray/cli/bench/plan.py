@@ -48,12 +48,15 @@ class Plan:
         return self.ramp_s + self.window_s
 
 
-def make_plan(*, is_quick: bool, temperatures: Sequence[float] = ()) -> Plan:
+def make_plan(
+    *, is_quick: bool, temperatures: Sequence[float] = (), num_rounds: int | None = None
+) -> Plan:
     """The quick plan takes some 200 s, to fit into five minutes; the full one 48 minutes.
 
     Args:
         is_quick: which of them.
         temperatures: others than its own: greedy, and for the full plan 1 as well.
+        num_rounds: others than its own: two, and five of the full plan.
     """
     cells = tuple(
         Cell(workload, concurrency, temperature)
@@ -62,8 +65,8 @@ def make_plan(*, is_quick: bool, temperatures: Sequence[float] = ()) -> Plan:
         for concurrency in CONCURRENCIES
     )
     if is_quick:
-        return Plan(cells, num_rounds=2, num_answers=1, ramp_s=2.0, window_s=6.0)
-    return Plan(cells, num_rounds=5, num_answers=3, ramp_s=3.0, window_s=20.0)
+        return Plan(cells, num_rounds or 2, num_answers=1, ramp_s=2.0, window_s=6.0)
+    return Plan(cells, num_rounds or 5, num_answers=3, ramp_s=3.0, window_s=20.0)
 
 
 def order(round_index: int) -> tuple[System, System]:

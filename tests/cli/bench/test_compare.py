@@ -21,9 +21,10 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--peers", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--peers", "--only", "nope", "--minutes", "0"], "--only nope"),
         (["--peers", "--network"], "not allowed with"),
-        (["--sweep", "--temperature", "0.7"], "--temperature: only for on against off"),
+        (["--sweep", "--temperature", "0.7"], "--temperature: a sweep is greedy"),
         (["--temperature", "-1"], "-1 is not within 0 and 2"),
         (["--temperature", "warm"], "warm"),
+        (["--rounds", "0"], "0 is not a whole number, 1 or more"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

@@ -53,6 +53,11 @@ def test_the_quick_plan_takes_less_than_eight_minutes() -> None:
     assert make_plan(is_quick=False).rtts_ms == (0.0, 1.0, 5.0, 20.0)
 
 
+def test_other_temperatures_replace_the_plans() -> None:
+    cells = make_plan(is_quick=False, temperatures=[1.0]).rounds.cells
+    assert set(cells) == {c for c in make_plan(is_quick=False).rounds.cells if c.temperature == 1.0}
+
+
 def test_every_piece_of_the_full_plan_takes_less_than_eight_minutes() -> None:
     plan = make_plan(is_quick=False)
     assert {cell.concurrency for cell in plan.rounds.cells} == {1, 4, 8}

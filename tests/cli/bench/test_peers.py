@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -60,6 +60,18 @@ def systems() -> list[System]:
         FakeSystem("vllm-ngram", deep_is_fast_alone, (Setting(2), Setting(4))),
         FakeSystem("hf", lambda _cell, _depth: 10.0, most_at_once=1),
     ]
+
+
+def test_other_temperatures_replace_the_plans() -> None:
+    greedy = make_plan(is_quick=False, temperatures=[0.0])
+
+    assert {cell.temperature for cell in FULL.rounds.cells} == {0.0, 1.0}
+    assert set(greedy.rounds.cells) == {c for c in FULL.rounds.cells if c.temperature == 0.0}
+    assert greedy.search == FULL.search
+
+
+def test_another_number_of_rounds_changes_nothing_else() -> None:
+    assert make_plan(is_quick=True, num_rounds=3).rounds == replace(PLAN.rounds, num_rounds=3)
 
 
 def test_each_load_gets_its_best_depth(systems: list[System], results: Results) -> None:

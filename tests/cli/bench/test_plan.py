@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from specray.cli.bench.plan import make_plan, order
 
 
@@ -24,6 +26,13 @@ def test_other_temperatures_replace_the_plans() -> None:
 
     assert {cell.temperature for cell in plan.cells} == {0.7, 1.2}
     assert len(plan.cells) == 2 * len(make_plan(is_quick=True).cells)
+
+
+def test_another_number_of_rounds_changes_nothing_else() -> None:
+    plan = make_plan(is_quick=True, num_rounds=7)
+
+    assert plan.num_rounds == 7
+    assert replace(plan, num_rounds=2) == make_plan(is_quick=True)
 
 
 def test_systems_take_turns_in_going_first() -> None:

@@ -45,7 +45,7 @@ def run_sweep(args: argparse.Namespace, config: str) -> int:
     """
     _check(args)
     meta = collect_meta(sys.argv[1:])
-    plan = narrowed(make_sweep(is_quick=args.quick), args.load, args.only)
+    plan = narrowed(make_sweep(is_quick=args.quick, num_rounds=args.rounds), args.load, args.only)
     cells: list[Cell] = []
     code = 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does

@@ -68,16 +68,21 @@ class SweepPlan:
                     yield index, load, system
 
 
-def make_sweep(*, is_quick: bool) -> SweepPlan:
-    """For a service that answers some 120 tokens a second: quick in 5 minutes, in full 100."""
+def make_sweep(*, is_quick: bool, num_rounds: int | None = None) -> SweepPlan:
+    """For a service that answers some 120 tokens a second: quick in 5 minutes, in full 100.
+
+    Args:
+        is_quick: which of them.
+        num_rounds: others than its own: one, and four in full.
+    """
     if is_quick:
         few = (_poisson(0.5, 4), _poisson(6.0, 24), _burst(12))
-        return SweepPlan(few, num_rounds=1, mean_tokens=40)
+        return SweepPlan(few, num_rounds or 1, mean_tokens=40)
     many = (
         *(_poisson(0.25, 8), _poisson(0.5, 12), _poisson(1.0, 24)),
         *(_poisson(2.0, 48), _poisson(4.0, 64), _poisson(8.0, 64), _burst(16)),
     )
-    return SweepPlan(many, num_rounds=4, mean_tokens=64)
+    return SweepPlan(many, num_rounds or 4, mean_tokens=64)
 
 
 def narrowed(plan: SweepPlan, loads: Sequence[str], systems: Sequence[str]) -> SweepPlan:
