@@ -70,8 +70,8 @@ def test_messages_in_a_row_arrive_in_order_and_none_too_early(
     with client, server:
         due_s = []
         for number in range(10):
-            client.sendall(bytes([number]))
             due_s.append(time.monotonic() + 0.1)
+            client.sendall(bytes([number]))
             time.sleep(0.01)
         arrived = b""
         arrivals_s = []
