@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,12 @@ def test_the_quick_plan_takes_less_than_eight_minutes() -> None:
 def test_other_temperatures_replace_the_plans() -> None:
     cells = make_plan(is_quick=False, temperatures=[1.0]).rounds.cells
     assert set(cells) == {c for c in make_plan(is_quick=False).rounds.cells if c.temperature == 1.0}
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_another_number_of_rounds_changes_nothing_else(is_quick: bool) -> None:
+    usual = make_plan(is_quick=is_quick).rounds
+    assert make_plan(is_quick=is_quick, num_rounds=7).rounds == replace(usual, num_rounds=7)
 
 
 def test_every_piece_of_the_full_plan_takes_less_than_eight_minutes() -> None:

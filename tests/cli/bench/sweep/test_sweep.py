@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,12 @@ def test_answers_differ_in_length_around_their_mean() -> None:
     assert (min(lengths), max(lengths), sum(lengths)) == (16, 112, 49 * 64)
     assert sorted(lengths) == sorted(Load("2", 2.0, 49).lengths(1, 64))
     assert lengths != Load("2", 2.0, 49).lengths(1, 64) != sorted(lengths)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_another_number_of_rounds_changes_nothing_else(is_quick: bool) -> None:
+    usual = make_sweep(is_quick=is_quick)
+    assert make_sweep(is_quick=is_quick, num_rounds=7) == replace(usual, num_rounds=7)
 
 
 @pytest.mark.parametrize("is_quick", [True, False])
