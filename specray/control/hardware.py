@@ -36,12 +36,20 @@ class HardwareProfile:
 
 
 def _profile(
-    name: str, bandwidth: float, link_bandwidth: float, half: float, single: float, eight: float
+    name: str,
+    bandwidth: float,
+    link_bandwidth: float,
+    half: float,
+    single: float,
+    eight: float,
+    *,
+    has_fp8: bool = True,
 ) -> HardwareProfile:
     """A profile from a data sheet's numbers: TB/s, GB/s, and TFLOP/s by width."""
-    peaks = dict.fromkeys(_HALVES, half * _TERA) | {"float32": single * _TERA}
-    if eight:
-        peaks |= {"fp8": eight * _TERA, "int8": eight * _TERA}
+    peaks = dict.fromkeys(_HALVES, half * _TERA)
+    peaks |= {"float32": single * _TERA, "int8": eight * _TERA}
+    if has_fp8:
+        peaks["fp8"] = eight * _TERA
     return HardwareProfile(name, bandwidth * _TERA, MappingProxyType(peaks), link_bandwidth * _GIGA)
 
 
@@ -52,7 +60,7 @@ PROFILES: Mapping[str, HardwareProfile] = MappingProxyType(
             _profile("H100", 3.35, 450, half=989.5, single=67, eight=1979),
             _profile("H200", 4.8, 450, half=989.5, single=67, eight=1979),
             _profile("B200", 8.0, 900, half=2250, single=75, eight=4500),
-            _profile("A100", 2.039, 300, half=312, single=19.5, eight=624),
+            _profile("A100", 2.039, 300, half=312, single=19.5, eight=624, has_fp8=False),
             _profile("L40S", 0.864, 32, half=362, single=91.6, eight=733),
             _profile("L4", 0.3, 32, half=121, single=30.3, eight=242.5),
             _profile("MI300X", 5.3, 448, half=1307.4, single=163.4, eight=2614.9),

@@ -1,12 +1,14 @@
 """The slow loop: from replicas' reports to ceilings and to the sizes of the pools."""
 
 import math
+import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specray.config import ObjectiveConfig
 from specray.control.ceilings import depth_ceiling, fan_out_ceiling
+from specray.control.draft_trial import DraftTrial
 from specray.control.pool_model import ENOUGH, DraftCosts, draft_costs
 from specray.control.pools import MOST_DRAFTS, Decision, wanted_drafts, wanted_targets
 from specray.control.reports import DraftReport, TargetReport
@@ -41,7 +43,7 @@ class SlowLoop:
     """Decides from reports.
 
     What answers cost drafts, and how many are drafted ahead, is kept for the time when there are no
-    drafts: whether they would pay again can't be seen then.
+    drafts. Whether they would pay again can't be seen then: see `DraftTrial`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class SlowLoop:
         max_depth: int,
         max_fan_out: int,
         most_drafts: int = MOST_DRAFTS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the limits.
 
@@ -60,6 +63,7 @@ class SlowLoop:
             max_depth: that of the file.
             max_fan_out: the same; 0 where drafts do not draft ahead.
             most_drafts: replicas of them that there may be.
+            clock: seconds.
         """
         self._most_drafts = most_drafts
         self._objective = objective
@@ -68,6 +72,7 @@ class SlowLoop:
         self._max_fan_out = max_fan_out
         self._costs = DraftCosts()
         self._hit_rates: dict[str, float] = {}  # by deployment
+        self._trial = DraftTrial(clock)
         start = "nothing has been decided yet"
         self._decided = Decisions(  # whatever is chosen by hand
             Decision("depth ceiling", max_depth, max_depth, start),
@@ -138,13 +143,22 @@ class SlowLoop:
         if self._draft_pool is None:
             return pools
         if targets:
-            pools[self._draft_pool] = wanted_drafts(
+            wanted = wanted_drafts(
                 *(self._draft_pool, targets, len(drafts), self._costs),
                 *(self._objective, self._most_drafts, max_wait_s),
             )
+            pools[self._draft_pool] = self._tried(wanted, targets)
         elif self._draft_pool in self._decided.num_replicas:  # targets are at 0: so are drafts
             pools[self._draft_pool] = self._decided.num_replicas[self._draft_pool]
         return pools
+
+    def _tried(self, drafts: Decision, targets: Sequence[TargetReport]) -> Decision:
+        """The decision, or one draft if none has been there for long."""
+        has_requests = any(target.num_running for target in targets)
+        pays = drafts.value > 0
+        if self._trial.is_on(drafts.before, pays=pays, has_requests=has_requests):
+            return replace(drafts, value=1, reason="on trial: whether speculation pays again")
+        return drafts
 
     def _recalled(self, target: TargetReport, *, has_drafts: bool) -> TargetReport:
         """Without drafts: with the hit rate of the time when there were some to ask."""

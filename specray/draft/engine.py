@@ -25,14 +25,13 @@ class EngineStats:
     """Counts since the start."""
 
     num_open_sessions: int = 0
-    num_proposals: int = 0
+    num_proposals: int = 0  # sent in answer to commits
     num_proposed: int = 0  # tokens
     num_rejected: int = 0  # sessions the proposer could not hold, or that missed a commit
     num_evicted: int = 0
     busy_s: float = 0.0
     num_ahead: int = 0  # proposals for outcomes that were not yet known
     ahead_s: float = 0.0  # of `busy_s`, without which nobody would have waited longer
-    num_answered: int = 0
     queued_s: float = 0.0  # from commits' arrival to the beginning of their answers, summed
     answer_fixed_s: float = 0.0  # of a batch of answers, whatever its size
     answer_each_s: float = 0.0  # and for each of them
@@ -205,23 +204,23 @@ class DraftEngine:
         is_shared = self._wanting.num_tenants > 1
         most = self._cost.divisible_size if is_shared else len(self._wanting)
         wanting = dict.fromkeys(self._wanting.take(most))
-        self.stats.num_proposals += len(wanting)
         started_s = time.monotonic()
-        arrived = [self._arrived_ns[session_id] / 1e9 for session_id in wanting]
+        arrived = {session_id: self._arrived_ns[session_id] / 1e9 for session_id in wanting}
+        all_answered: set[int] = set()  # not those whose answer was sent ahead
         while wanting:
             answered = self._propose(list(wanting))
+            all_answered |= answered
             self._replies.send()  # at once: the others' answers may take longer
             self._collect_evicted()
             left = {i: None for i in wanting if i not in answered and self._directory.is_held(i)}
             wanting = left if len(left) < len(wanting) else {}
-        if arrived:
-            self._note_batch(arrived, started_s)
+        if answered_at := [at for session_id, at in arrived.items() if session_id in all_answered]:
+            self._note_batch(answered_at, started_s)
 
     def _note_batch(self, arrived: Sequence[float], started_s: float) -> None:
         """Learns from a batch of answers whose commits came at these times."""
         self._cost.observe(len(arrived), time.monotonic() - started_s)
         stats = self.stats
-        stats.num_answered += len(arrived)
         stats.queued_s += sum(max(0.0, started_s - at) for at in arrived)
         stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s
 
@@ -240,6 +239,8 @@ class DraftEngine:
             num_tokens = len(proposal.token_ids)
             self.stats.num_proposed += num_tokens
             self._journal.add(session_id, proposals=1, proposed_tokens=num_tokens)
+        answered &= set(session_ids)
+        self.stats.num_proposals += len(answered)
         if answered:
             self._timeline.span("answer", started_s, sessions=sorted(answered))
         return answered

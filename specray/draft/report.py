@@ -18,16 +18,15 @@ class DraftReporter:
         samples = self._window.add(stats)
         before, seconds = samples[0].counters, max(1e-9, samples[-1].at_s - samples[0].at_s)
         busy_s, ahead_s = stats.busy_s - before.busy_s, stats.ahead_s - before.ahead_s
-        num_answered = stats.num_answered - before.num_answered
         num_proposals = stats.num_proposals - before.num_proposals
         return DraftReport(
             deployment=self._deployment,
             num_sessions=stats.num_open_sessions,
             utilisation=min(1.0, busy_s / seconds),
             needed=min(1.0, max(0.0, busy_s - ahead_s) / seconds),
-            answers_per_s=num_answered / seconds,
+            answers_per_s=num_proposals / seconds,
             tokens_per_answer=(stats.num_proposed - before.num_proposed) / max(1, num_proposals),
-            queue_s=(stats.queued_s - before.queued_s) / max(1, num_answered),
+            queue_s=(stats.queued_s - before.queued_s) / max(1, num_proposals),
             answer_fixed_s=stats.answer_fixed_s,
             answer_each_s=stats.answer_each_s,
         )

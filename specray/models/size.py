@@ -50,6 +50,15 @@ class ModelSize:
         heads = max(1, self.num_kv_heads // num_ranks)
         return 2 * self.num_layers * heads * self.head_dim * self._bytes(dtype)
 
+    def compute_dtype(self, dtype: str = "auto") -> str:
+        """In which most products are computed; `auto` is the checkpoint's type.
+
+        Weights of 8 bits are multiplied in FP8 by devices that can; fewer bits are widened first.
+        """
+        if self.num_quantized > self.num_parameters / 2 and self.quantized_bits == 8:
+            return "fp8"
+        return self.dtype if dtype == "auto" else dtype
+
     def _bytes(self, dtype: str) -> int:
         return _BYTES[self.dtype if dtype == "auto" else dtype]
 

@@ -55,6 +55,7 @@ class Controller:
         self._loop = SlowLoop(
             *(speculation.objective, draft_pool, speculation.max_depth, max_fan_out),
             MOST_DRAFTS if most_drafts is None else most_drafts,
+            clock,
         )
         self._decided_at: float | None = None
         self._changes: deque[tuple[float, Decision]] = deque(maxlen=_MOST_REMEMBERED)

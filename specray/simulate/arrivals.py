@@ -45,9 +45,10 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Bursty:
-    """Calm and bursts in turn, each of a random length; a Poisson process within each.
+    """Calm and bursts in turn; a Poisson process within each.
 
-    `factor` is the rate of a burst over that of the calm; `qps` is the mean over both.
+    `factor` is the rate of a burst over that of the calm; `qps` is the mean over both. Their
+    lengths are fixed, so that any whole number of periods is offered that mean.
     """
 
     qps: float
@@ -55,18 +56,22 @@ class Bursty:
     burst_s: float = 5.0
     calm_s: float = 20.0
 
+    @property
+    def period_s(self) -> float:
+        """Of a calm and a burst together."""
+        return self.burst_s + self.calm_s
+
     def times(self, rng: np.random.Generator, until_s: float) -> Iterator[float]:
         """See `Pattern.times`."""
-        weight = (self.factor * self.burst_s + self.calm_s) / (self.burst_s + self.calm_s)
+        weight = (self.factor * self.burst_s + self.calm_s) / self.period_s
         calm_qps = self.qps / weight
         start_s, is_burst = 0.0, False
         while start_s < until_s:
-            length_s = rng.exponential(self.burst_s if is_burst else self.calm_s)
             rate = calm_qps * self.factor if is_burst else calm_qps
-            end_s = min(until_s, start_s + length_s)
-            for time_s in Poisson(rate).times(rng, end_s - start_s):
+            end_s = start_s + (self.burst_s if is_burst else self.calm_s)
+            for time_s in Poisson(rate).times(rng, min(until_s, end_s) - start_s):
                 yield start_s + time_s
-            start_s, is_burst = start_s + length_s, not is_burst
+            start_s, is_burst = end_s, not is_burst
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,6 @@ class Draft:
     def _note_batch(self, num_answers: int, seconds: float, num_tokens: int) -> None:
         self._cost.observe(num_answers, seconds)
         stats = self.stats
-        stats.num_answered += num_answers
         stats.num_proposals += num_answers
         stats.num_proposed += num_tokens
         stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s

@@ -69,7 +69,7 @@ class DraftPool:
         self._num_starting = 0
         self._max_wait_s = targets[0].max_wait_s
         self._clock = clock
-        self._loop = SlowLoop(settings.objective, _POOL, _DEPTH, 0, settings.max_drafts)
+        self._loop = SlowLoop(settings.objective, _POOL, _DEPTH, 0, settings.max_drafts, clock)
 
     def add(self) -> None:
         """A draft that is there from now on."""

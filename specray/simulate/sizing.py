@@ -210,7 +210,9 @@ def _make_load(scenario: Scenario, qps: float) -> _Load:
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
     counted_s = scenario.seconds or max(_LIFETIMES * life_s, longest_s)
     from_s = 2 * life_s
-    pattern = _pattern(scenario.pattern, qps, from_s + counted_s)
+    pattern = _pattern(scenario.pattern, qps, counted_s)
+    if isinstance(pattern, Bursty | Diurnal):  # of parts of a period the load is another
+        counted_s = math.ceil(counted_s / pattern.period_s) * pattern.period_s
     arrivals = draw_arrivals(pattern, scenario.lengths, from_s + counted_s, scenario.seed)
     return _Load(arrivals, from_s, from_s + counted_s)
 
@@ -230,10 +232,10 @@ def _replay(scenario: Scenario, round_s: float) -> _Load:
     return _Load(tuple(a for a in arrivals if 0 <= a.at_s < until_s), from_s, until_s)
 
 
-def _pattern(name: PatternName, qps: float, length_s: float) -> Pattern:
+def _pattern(name: PatternName, qps: float, counted_s: float) -> Pattern:
     if name == "bursty":
         return Bursty(qps)
-    return Diurnal(qps, period_s=length_s) if name == "diurnal" else Poisson(qps)
+    return Diurnal(qps, period_s=counted_s) if name == "diurnal" else Poisson(qps)
 
 
 def _lifetime_s(scenario: Scenario, num_answer_tokens: float) -> float:

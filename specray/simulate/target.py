@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import simpy
@@ -73,7 +73,9 @@ class Target:
         clock = lambda: float(env.now)  # noqa: E731 - too small for a name of its own
         self._buffer = ProposalBuffer(_VOCABULARY, max(1, settings.policy.max_depth), clock)
         self._network = network
-        self._streams = TargetStreams(network, name, settings.policy)
+        # All tokens of a simulated answer are the same: a copy of its text would always be right.
+        policy = replace(settings.policy, has_stop_gap=False)
+        self._streams = TargetStreams(network, name, policy)
         planner = Planner(settings.policy.depth_rule, roofline=settings.prior)
         self._speculation = Speculation(self._buffer, self._streams, clock, planner)
         self._meter = LoadMeter(self._speculation, self._queues, clock)

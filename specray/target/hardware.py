@@ -61,7 +61,7 @@ def model_shape(size: ModelSize, dtype: str, cache_dtype: str) -> ModelShape:
         kv_bytes_per_token=size.kv_bytes_per_token(cache_dtype),
         num_layers=size.num_layers,
         hidden_size=size.hidden_size,
-        dtype=dtype,
+        dtype=size.compute_dtype(dtype),
         activation_bytes=4.0 if dtype == "float32" else 2.0,
         attention_width=size.num_heads * size.head_dim,
     )

@@ -34,6 +34,8 @@ def test_a_ridge_in_half_precision_lies_where_the_data_sheets_put_it() -> None:
 
 def test_what_a_device_has_no_units_for_is_computed_in_16_bits() -> None:
     assert PROFILES["H100"].flops("fp4") == PROFILES["H100"].flops("bfloat16")
+    assert PROFILES["A100"].flops("fp8") == PROFILES["A100"].flops("bfloat16")
+    assert PROFILES["A100"].flops("int8") == 2 * PROFILES["A100"].flops("bfloat16")
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:

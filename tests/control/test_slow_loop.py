@@ -116,3 +116,19 @@ def test_drafts_follow_targets_that_have_gone() -> None:
     assert sizes(deciding) == {"target:a": 0, "draft": 0}
     deciding.decide([], [draft()], FREE)
     assert sizes(deciding)["draft"] == 0
+
+
+def test_drafts_that_were_given_up_are_tried_again() -> None:
+    now = [0.0]
+    deciding = loop(clock=lambda: now[0])
+    useless = target(gain=0.9)
+    wanted = {}
+    for now[0] in range(0, 700, 10):
+        deciding.decide([useless], [], FREE)
+        wanted[now[0]] = sizes(deciding)["draft"]
+
+    assert {number for at, number in wanted.items() if at < 600} == {0}
+    assert {number for at, number in wanted.items() if at >= 600} == {1}
+    assert deciding.decisions.num_replicas["draft"].reason.startswith("on trial")
+    deciding.decide([idle(gain=0.9)], [draft()] * 2, FREE)
+    assert sizes(deciding)["draft"] == 1  # and not more than one, whatever there is

@@ -180,3 +180,33 @@ def test_a_session_may_lose_its_room_at_any_moment(moment: str, order: tuple[int
     assert router.lost == [1]
     assert router.batches[-1] == (2,)
     assert engine.stats.num_open_sessions <= 1
+
+
+class NotedCost(BatchCost):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def observe(self, size: int, seconds: float) -> None:
+        self.sizes.append(size)
+        super().observe(size, seconds)
+
+
+class AnsweredAhead(Proposer):
+    """Has sent every other session's answer ahead, so that there is nothing more to say."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return super().propose([i for i in session_ids if i % 2])
+
+
+def test_what_was_answered_ahead_is_no_answer_and_tells_nothing_of_what_one_costs() -> None:
+    router, cost = Router(num_batches=1), NotedCost()
+    engine = DraftEngine(AnsweredAhead(), router.inbox, Journal("test"), cost=cost)
+    sessions = [opened(i, "only") for i in range(6)]
+    for session in sessions:
+        engine._turn([Arrival(router, SessionFrame((session,)), 0)])
+    router.put(*(Commit(s.session_id, len(PROMPT), (7,), 2, 0) for s in sessions))
+    engine.run()
+
+    assert engine.stats.num_proposals == 3
+    assert cost.sizes == [3]

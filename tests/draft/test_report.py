@@ -15,7 +15,6 @@ def test_a_report_is_about_the_last_seconds() -> None:
             num_proposed=130,
             busy_s=7.0,
             ahead_s=2.0,
-            num_answered=40,
             queued_s=0.4,
             answer_fixed_s=0.01,
             answer_each_s=0.002,

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_a_useless_draft_costs_next_to_nothing() -> None:
 
     assert on.ended_s <= off.ended_s * 1.02
     assert sum(depths(on)[100:]) < 0.1 * 700
+
+
+def test_a_target_does_not_copy_what_is_only_simulated() -> None:
+    # Which is one and the same token over and over, so that a copy would always be right.
+    settings = cluster(draft_s=0.002)
+    policy = replace(settings.target.policy, has_stop_gap=True)
+    copying = replace(settings, target=replace(settings.target, policy=policy))
+    runs = [simulate(each, alone(200, rate=0.0)) for each in (settings, copying)]
+
+    assert runs[1].ended_s == runs[0].ended_s
+    assert sum(step.num_accepted for step in runs[1].steps[0]) == 0
 
 
 def test_waiting_for_a_draft_costs_what_it_takes_and_drafting_ahead_does_not() -> None:

@@ -82,6 +82,15 @@ def test_the_advice_takes_the_smallest_pool_that_is_as_fast() -> None:
     assert advise(found)[0].best_fixed_depth is None
 
 
+@pytest.mark.parametrize("pattern", ["poisson", "bursty", "diurnal"])
+def test_whatever_the_pattern_what_counts_is_the_load_that_was_asked_for(pattern: Any) -> None:
+    found = run_trial(replace(SCENARIO, pattern=pattern, seconds=40.0), Trial(8.0, "off"))
+
+    assert found.seconds == pytest.approx(50.0 if pattern == "bursty" else 40.0)  # whole periods
+    # Three deviations of some 350 requests.
+    assert found.summary.offered_tokens_per_s == pytest.approx(8.0 * 60, rel=0.16)
+
+
 def replayed(*arrivals: Arrival, **changes: Any) -> Outcome:
     """A recording of answers of some 60 tokens, one second each, without speculation."""
     scenario = replace(SCENARIO, replayed=arrivals, seconds=None, **changes)

@@ -10,6 +10,7 @@ from specray.errors import InvalidConfigError
 from specray.models.size import read_size
 from specray.target import hardware
 
+LOAD = StepLoad(1, 1, 100)
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"  # in the built-in table: nothing is downloaded
 
 
@@ -34,13 +35,25 @@ def test_a_model_moves_its_weights_and_its_kv() -> None:
     assert shape.attention_width == 64 * 128
 
 
+def test_a_quantised_model_is_computed_in_eight_bits_where_the_device_can() -> None:
+    eight_bits = config("meta-llama/Llama-3.1-405B-Instruct-FP8", ranks=8)
+    plain, quantised = (hardware.find_roofline(c, "H100") for c in (config(ranks=8), eight_bits))
+    on_a100 = hardware.find_roofline(eight_bits, "A100")
+
+    assert plain is not None
+    assert quantised is not None
+    assert on_a100 is not None
+    assert quantised.intensity(LOAD).ridge == pytest.approx(2 * plain.intensity(LOAD).ridge)
+    assert on_a100.intensity(LOAD).ridge == pytest.approx(153, rel=0.01)  # its 16 bits'
+
+
 def test_configured_hardware_is_taken_at_its_word() -> None:
     roofline = hardware.find_roofline(config(), "H200")
 
     assert roofline is not None
     assert roofline.hardware is PROFILES["H200"]
     assert roofline.num_ranks == 4
-    assert 0.006 < roofline.step_s(StepLoad(1, 1, 100)) < 0.012
+    assert 0.006 < roofline.step_s(LOAD) < 0.012
 
 
 def test_unknown_hardware_is_refused() -> None:

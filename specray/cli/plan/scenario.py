@@ -223,15 +223,14 @@ def _unknown_size(option: str, model: str) -> InvalidConfigError:
 
 
 def shape_of(size: ModelSize) -> ModelShape:
-    """What a model's step moves and computes; FP8 weights are multiplied in FP8."""
-    is_eight_bits = size.num_quantized > size.num_parameters / 2 and size.quantized_bits == 8
+    """What a model's step moves and computes."""
     return ModelShape(
         num_parameters=size.num_parameters,
         weight_bytes=size.weight_bytes(),
         kv_bytes_per_token=size.kv_bytes_per_token(),
         num_layers=size.num_layers,
         hidden_size=size.hidden_size,
-        dtype="fp8" if is_eight_bits else size.dtype,
+        dtype=size.compute_dtype(),
         attention_width=size.num_heads * size.head_dim,
     )
 
