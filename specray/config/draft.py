@@ -30,8 +30,13 @@ class PromptLookupConfig(Settings):
     )
     shared_tokens: NonNegativeInt = Field(
         0,
-        description="Tokens of earlier answers, of all requests of a replica, that are looked up "
-        "too; some 2 kB each. Only for requests that may learn of each other.",
+        description="Tokens of earlier answers to the same tenant that are looked up too, over "
+        "all tenants of a replica; some 2 kB each. `router.tenant_header` says who they are: "
+        "requests without it are one tenant's, and may then learn of each other.",
+    )
+    shared_between_tenants: bool = Field(
+        False,
+        description="Whether a tenant's requests look up earlier answers to others, too.",
     )
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specray.config import PromptLookupConfig
 from specray.draft.ngram_index import Context, Guess, NgramIndex
 from specray.draft.session import Session, unknown_session
-from specray.draft.shared_index import SharedIndex
+from specray.draft.shared_index import EarlierAnswers
 from specray.draft.survival import (
     EARLIER_ANSWERS,
     OWN_TEXT,
@@ -43,22 +43,23 @@ class _Entry:
     session: Session
     index: NgramIndex  # of the session's tokens
     survival: SurvivalTable
-    num_prompt_tokens: int
+    tenant: str
+    num_opened_with: int  # tokens; those since then may be shared
 
 
 class PromptLookup:
     """Proposes what followed the same tokens earlier in the request, as point masses.
 
-    With `shared_tokens` also what followed them in earlier answers to other requests.
+    With `shared_tokens` also what followed them in earlier answers to the same tenant.
     """
 
     def __init__(self, config: PromptLookupConfig) -> None:
         self._config = config
         self._survival = Survival(OWN_TEXT)
         self._shared_survival = Survival(EARLIER_ANSWERS)
-        self._shared: SharedIndex | None = None
+        self._shared: EarlierAnswers | None = None
         if config.shared_tokens:
-            self._shared = SharedIndex(config.min_ngram, config.max_ngram, config.shared_tokens)
+            self._shared = EarlierAnswers(config.min_ngram, config.max_ngram, config.shared_tokens)
         self._entries: dict[int, _Entry] = {}
 
     def open(self, session: OpenSession) -> None:
@@ -69,7 +70,8 @@ class PromptLookup:
             Session(session),
             NgramIndex(self._config.min_ngram, self._config.max_ngram, indexed),
             self._survival.table(session.sampling),
-            session.num_prompt_tokens,
+            "" if self._config.shared_between_tenants else session.tenant,
+            len(session.token_ids),
         )
 
     def commit(self, commit: Commit) -> None:
@@ -88,7 +90,7 @@ class PromptLookup:
         """Forgets the session, but for its answer if that is shared."""
         entry = self._entries.pop(session_id, None)
         if entry is not None and self._shared is not None:
-            self._shared.add(entry.session.token_ids[entry.num_prompt_tokens :])
+            self._shared.add(entry.tenant, entry.session.token_ids[entry.num_opened_with :])
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
         """The best continuation of each session, then those for the outcomes of verifying it.
@@ -165,8 +167,10 @@ class PromptLookup:
         own = entry.index.guess(context)
         if own is not None:
             yield entry.index, own, entry.survival
-        if self._shared is not None and (shared := self._shared.guess(context)) is not None:
-            yield *shared, self._shared_survival.table(entry.session.sampling)
+        if self._shared is not None:
+            shared = self._shared.guess(entry.tenant, context)
+            if shared is not None:
+                yield *shared, self._shared_survival.table(entry.session.sampling)
 
     def _propose(self, session_id: int) -> list[Proposal]:
         now = self.proposal(session_id, self.look_up(session_id))

@@ -61,9 +61,12 @@ def test_not_all_outcomes_can_be_listed_where_one_token_is_a_match() -> None:
     assert not any(proposal.covers_outcomes for proposal in proposals)
 
 
-def answered(proposer: PromptLookup, session_id: int, answer: tuple[int, ...]) -> None:
+def answered(
+    proposer: PromptLookup, session_id: int, answer: tuple[int, ...], tenant: str = ""
+) -> None:
     """A request is opened, answered and closed."""
-    proposer.open(OpenSession(session_id, (90, 91, 92), 3, SamplingSettings(), depth=2))
+    sampling = SamplingSettings()
+    proposer.open(OpenSession(session_id, (90, 91, 92), 3, sampling, depth=2, tenant=tenant))
     proposer.commit(Commit(session_id, 3, answer, depth=2, sent_at_ns=0))
     proposer.close(session_id)
 
@@ -79,6 +82,37 @@ def test_earlier_answers_are_looked_up_only_if_asked_for(
     now, *_ = proposer.propose([2])
     assert now.token_ids == expected
     assert now.covers_outcomes == (not shared_tokens)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "between_tenants", "expected"),
+    [("a", False, (7, 8)), ("b", False, ()), ("b", True, (7, 8))],
+)
+def test_earlier_answers_are_a_tenants_own_unless_asked_for(
+    tenant: str, between_tenants: bool, expected: tuple[int, ...]
+) -> None:
+    config = PromptLookupConfig(shared_tokens=100, shared_between_tenants=between_tenants)
+    proposer = PromptLookup(config)
+    answered(proposer, 1, (5, 6, 7, 8), tenant="a")
+    proposer.open(OpenSession(2, (1, 2, 5), 3, SamplingSettings(), depth=2, tenant=tenant))
+    proposer.commit(Commit(2, 3, (6,), depth=2, sent_at_ns=0))
+
+    assert proposer.propose([2])[0].token_ids == expected
+
+
+def test_a_session_that_is_opened_again_does_not_count_twice() -> None:
+    proposer = PromptLookup(PromptLookupConfig(shared_tokens=100))
+    proposer.open(OpenSession(1, (90, 91, 92), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(1, 3, (5, 6, 7), depth=2, sent_at_ns=0))
+    proposer.close(1)  # evicted
+    proposer.open(OpenSession(2, (90, 91, 92, 5, 6, 7), 3, SamplingSettings(), depth=2))
+    proposer.commit(Commit(2, 6, (8,), depth=2, sent_at_ns=0))
+    proposer.close(2)
+    answered(proposer, 3, (5, 6, 9))
+
+    proposer.open(OpenSession(4, (1, 2, 5), 3, SamplingSettings(), depth=1))
+    proposer.commit(Commit(4, 3, (6,), depth=1, sent_at_ns=0))
+    assert proposer.propose([4])[0].token_ids == (9,)  # the later of 7 and 9, each there once
 
 
 def test_prompts_are_never_shared() -> None:

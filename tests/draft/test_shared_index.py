@@ -1,5 +1,5 @@
 from specray.draft.ngram_index import NgramIndex
-from specray.draft.shared_index import SharedIndex
+from specray.draft.shared_index import EarlierAnswers, SharedIndex
 
 
 def found(shared: SharedIndex, *context: int) -> tuple[int, int, float] | None:
@@ -44,3 +44,31 @@ def test_the_longer_match_wins_then_the_newer() -> None:
     shared.add([9, 2, 3, 5])
     assert found(shared, 1, 2, 3) == (4, 3, 1.0)
     assert found(shared, 8, 2, 3) == (5, 2, 1.0)
+
+
+def known(answers: EarlierAnswers, tenant: str, *context: int) -> bool:
+    return answers.guess(tenant, NgramIndex(2, 4, context).end) is not None
+
+
+def test_no_tenant_finds_what_another_was_answered() -> None:
+    answers = EarlierAnswers(2, 4, max_tokens=100)
+    answers.add("a", [1, 2, 3, 4])
+    answers.add("b", [5, 6, 7, 8])
+
+    assert known(answers, "a", 1, 2)
+    assert known(answers, "b", 5, 6)
+    assert not known(answers, "a", 5, 6)
+    assert not known(answers, "b", 1, 2)
+    assert not known(answers, "c", 1, 2)
+
+
+def test_all_tenants_together_hold_no_more_than_they_may() -> None:
+    answers = EarlierAnswers(2, 4, max_tokens=40)
+    for number in range(20):
+        answers.add(f"tenant {number}", range(10 * number, 10 * number + 10))
+        answers.add("always there", range(1000, 1004))
+        assert len(answers) <= 40
+
+    assert known(answers, "always there", 1000, 1001)
+    assert known(answers, "tenant 19", 190, 191)
+    assert not known(answers, "tenant 0", 0, 1)

@@ -341,6 +341,28 @@ def test_drafts_that_freeze_or_die_cost_speed_only(
     wait_until(lambda: gauge(speculating, "connected_replicas", 'role="draft"') == 2, 120.0)
 
 
+def test_a_controller_that_dies_is_replaced_and_requests_never_notice(
+    speculating: Service, plain_answers: PlainAnswers
+) -> None:
+    expected = plain_answers(speculating)[10:18]
+    before, policy = proposed_tokens(speculating), _known(speculating)["policy"]
+    (controller,) = speculating.replicas("controller")
+    controller.kill()
+
+    assert_same(speculating, expected, answers(speculating, PROMPTS[10:18], at_once=4))
+    wait_until(lambda: proposed_tokens(speculating) > before, 20.0)
+    wait_until(lambda: speculating.replicas("controller") not in ([], [controller]), 60.0)
+    wait_until(lambda: len(_members(speculating)) == 4, 60.0)  # two drafts, a target, a router
+    assert _known(speculating)["policy"] == policy  # the live one, not the file's
+
+
+def _members(service: Service) -> list[dict[str, Any]]:
+    with suppress(httpx.HTTPStatusError):  # 503 until the new one has heard of all
+        members: list[dict[str, Any]] = _known(service)["members"]
+        return members
+    return []
+
+
 def test_logs_and_spans_of_a_request_join_up(speculating: Service) -> None:
     request_id, trace_id, parent_id = (
         "joined-1",

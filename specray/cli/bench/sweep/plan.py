@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from specray.errors import InvalidConfigError
+from specray.types import BatchSizeRule
 
 _SEED = 20_260_000
 _SHORTEST, _LONGEST = 0.25, 1.75  # answers, in means
 OURS = "specray"
 SYSTEMS = ("off", "depth 1", "depth 3", "depth 5", "depth 8", "table", OURS)
 FIXED = tuple(name for name in SYSTEMS if name.startswith("depth "))
+DEFAULT_NUM_SEQS = 256  # vLLM's
 MAX_DEPTH = 8  # of the service, so that every fixed depth fits
 
 
@@ -107,14 +109,30 @@ def narrowed(plan: SweepPlan, loads: Sequence[str], systems: Sequence[str]) -> S
     )
 
 
-def live_settings(system: str) -> dict[str, Any]:
-    """The controller's `user_config` under which the service is that system."""
+def live_settings(system: str, max_num_seqs: int) -> dict[str, Any]:
+    """The controller's `user_config` under which the service is that system.
+
+    Args:
+        system: one of a sweep's.
+        max_num_seqs: places of one of the service's targets.
+    """
     if system in FIXED:
         depth = int(system.removeprefix("depth "))
         return {"depth_policy": {"name": "fixed", "depth": depth}}
     if system == "table":
-        return {"depth_policy": {"name": "batch_size_table"}}
+        return {"depth_policy": {"name": "batch_size_table", "table": _table(max_num_seqs)}}
     return {"depth_policy": {"name": "goodput"}}
+
+
+def _table(max_num_seqs: int) -> list[list[int]]:
+    """vLLM's, stretched to a target's places: it was made for full batches of vLLM's default."""
+    rows, first = [], 1
+    for _, last, depth in BatchSizeRule().table:
+        last = max(1, round(last * max_num_seqs / DEFAULT_NUM_SEQS))
+        if last >= first:
+            rows.append([first, last, depth])
+            first = last + 1
+    return rows
 
 
 def _poisson(qps: float, num_requests: int) -> Load:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
-from specray.cli.bench.sweep.plan import MAX_DEPTH, live_settings
+from specray.cli.bench.sweep.plan import DEFAULT_NUM_SEQS, MAX_DEPTH, OURS, live_settings
 from specray.errors import InvalidConfigError, StartupError
 
 _BUILDER = "specray:build_app"
@@ -39,7 +39,7 @@ class LiveService:
         Raises:
             StartupError: the service did not take it.
         """
-        _set_live(self._content, live_settings(system))
+        _become(self._content, system)
         _write(self._path, self._content)
         before = self._child.lines().count(_RELOADED)
         self._child.process.send_signal(signal.SIGHUP)
@@ -64,7 +64,7 @@ def run_live_service(config: str) -> Iterator[LiveService]:
     for app in _ours(content):
         speculation = app.setdefault("args", {}).setdefault("speculation", {})
         speculation["max_depth"] = max(MAX_DEPTH, speculation.get("max_depth") or 0)
-    _set_live(content, live_settings("specray"))
+    _become(content, OURS)
     with tempfile.TemporaryDirectory(prefix="specray-sweep-") as folder:
         path = Path(folder) / "sweep.yaml"
         _write(path, content)
@@ -89,8 +89,10 @@ def _ours(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [app for app in apps if isinstance(app, dict) and app.get("import_path") == _BUILDER]
 
 
-def _set_live(content: dict[str, Any], settings: dict[str, Any]) -> None:
+def _become(content: dict[str, Any], system: str) -> None:
     for app in _ours(content):
+        options = app["args"].get("target", {}).get("engine_kwargs") or {}
+        settings = live_settings(system, options.get("max_num_seqs") or DEFAULT_NUM_SEQS)
         others = [entry for entry in app.get("deployments") or () if entry["name"] != "controller"]
         app["deployments"] = [*others, {"name": "controller", "user_config": settings}]
 

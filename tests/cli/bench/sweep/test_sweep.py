@@ -195,11 +195,28 @@ def test_the_plans_reach_from_quiet_to_overloaded(is_quick: bool) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_controller_takes_every_systems_settings(system: str) -> None:
-    live = LivePolicyConfig.model_validate(live_settings(system))
+    live = LivePolicyConfig.model_validate(live_settings(system, 16))
 
     names = {"depth 5": "fixed", "table": "batch_size_table", "specray": "goodput"}
     assert live.depth_policy is not None
     assert live.depth_policy.name == names.get(system, live.depth_policy.name)
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "table"),
+    [
+        (256, [[1, 64, 3], [65, 101, 2], [102, 165, 1]]),  # vLLM's own
+        (16, [[1, 4, 3], [5, 6, 2], [7, 10, 1]]),
+        (1, [[1, 1, 3]]),
+    ],
+)
+def test_vllms_table_is_stretched_to_the_services_places(
+    max_num_seqs: int, table: list[list[int]]
+) -> None:
+    settings = live_settings("table", max_num_seqs)["depth_policy"]
+
+    assert settings["table"] == table
+    LivePolicyConfig.model_validate({"depth_policy": settings})
 
 
 def cell(index: int, load: str, system: str, tokens_per_s: float) -> Cell:
