@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from specray.cli.bench.report import collect_meta
 from specray.cli.plan.scenario import Facts
 from specray.simulate.sizing import Advice, Outcome, Trial, capacity, speedup
 from specray.simulate.summary import Summary
@@ -15,9 +16,10 @@ _MORE = ("depth", "accepted", "batch", "draft busy", "speed-up", "$/Mtok")
 def as_dict(
     words: Sequence[str], facts: Facts, outcomes: Sequence[Outcome], advice: Sequence[Advice]
 ) -> dict[str, Any]:
-    """For JSON: everything, and by which words (after `specray`) it was asked for."""
+    """For JSON: everything, from which commit and by which words (after `specray`)."""
+    meta = collect_meta(words)
     return {
-        "meta": {"command": " ".join(["specray", *words])},
+        "meta": {name: meta[name] for name in ("commit", "command")},  # not when: plans are equal
         "facts": facts.as_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "advice": [asdict(entry) for entry in advice],
