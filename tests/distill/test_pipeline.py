@@ -127,9 +127,13 @@ def test_the_users_prompts_and_student_are_taken(
 
     run(settings)
 
-    trained = [p for p in load_prompts(WorkFolder(settings.work)) if p.split == "train"]
+    prompts = load_prompts(WorkFolder(settings.work))
+    trained = [p for p in prompts if p.split == "train"]
     assert {prompt.kind for prompt in trained} == {"user"}
-    assert len(trained) == 9
+    assert len(trained) == 8
+    assert [p.kind for p in prompts if p.split == "held_out"].count("user") == 1
+    figures = {kind["kind"]: kind for kind in read_report(settings)["kinds"]}
+    assert figures["user"]["num_answers"] == 1
     assert AutoModelForCausalLM.from_pretrained(settings.out).config.num_hidden_layers == 3
     assert trained_layers(WorkFolder(settings.work)).keys() == {0, 1, 2}
     with pytest.raises(InvalidConfigError, match="--layers-only: the student was not cut"):
@@ -190,7 +194,8 @@ def test_the_report_counts_up_to_the_best_layers(
     with work.curve.open("a") as file:
         file.write(json.dumps(later) + "\n")
     if not has_notes:  # as earlier versions left the layers
-        save_file(load_file(work.best), work.best)
+        save_file(load_file(work.best), tmp_path / "layers")
+        (tmp_path / "layers").replace(work.best)
 
     run(settings, "report")
 
