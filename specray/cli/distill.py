@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     # Also where a shell started this in the background, which makes Python ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    _set_threads(args.threads)
     settings = _settings(args)
     try:
         Pipeline(settings, "specray " + shlex.join(sys.argv[1:])).run(args.only)
@@ -85,6 +84,14 @@ def run(args: argparse.Namespace) -> int:
     if args.only in ("all", "export"):
         say(f"the draft is in {settings.out}")
     return 0
+
+
+def _set_threads(count: int | None) -> None:
+    if count is None:
+        return
+    if count < 1:
+        raise InvalidConfigError(f"--threads {count}: must be more than 0")
+    torch.set_num_threads(count)
 
 
 def _settings(args: argparse.Namespace) -> DistillSettings:

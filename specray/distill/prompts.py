@@ -62,7 +62,8 @@ def make_prompts(
     """Makes all prompts, or reads those of an earlier call.
 
     Raises:
-        InvalidConfigError: a file of the user's is faulty; the message names the line.
+        InvalidConfigError: a file of the user's is faulty; the message names the line. Or nothing
+            usable was made to train on or to measure by.
     """
     if not work.prompts.is_file():
         users = _users(plan)
@@ -75,6 +76,7 @@ def make_prompts(
         # Mixed, so that the first answers are already of all kinds.
         Random(plan.seed).shuffle(train)
         prompts = _distinct([*held_out, *train])
+        _check_splits(prompts, plan)
         write_json_lines(work.prompts, [asdict(prompt) for prompt in prompts])
     return load_prompts(work)
 
@@ -90,6 +92,17 @@ def load_prompts(work: WorkFolder) -> list[Prompt]:
             f"--work {work.path}: there are no prompts; run `specray distill` with --only prompts"
         )
     return [Prompt(**value) for _, value in read_json_lines(work.prompts)]
+
+
+def _check_splits(prompts: Sequence[Prompt], plan: PromptPlan) -> None:
+    """Refuses what later steps could make nothing of."""
+    asked = {
+        TRAIN: f"--num-prompts {plan.num_train}",
+        HELD_OUT: f"--num-held-out {plan.num_held_out}",
+    }
+    for split, option in asked.items():
+        if not any(prompt.split == split for prompt in prompts):
+            raise InvalidConfigError(f"{option}: not one usable prompt was made; ask for more")
 
 
 def _training(plan: PromptPlan, writer: "_Writer", passages: Sequence[Passage]) -> list[Prompt]:
@@ -208,10 +221,13 @@ def _users(plan: PromptPlan) -> list[Prompt]:
 
 
 def _from_file(path: Path) -> list[Prompt]:
-    return [
+    prompts = [
         Prompt(f"{path.name}-{i}", "user", TRAIN, messages)
         for i, messages in enumerate(read_prompts(path))
     ]
+    if not prompts:
+        raise InvalidConfigError(f"--prompts {path}: there is no prompt in it")
+    return prompts
 
 
 def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:

@@ -13,6 +13,14 @@ from specray.cli import main
         (["--part", "3"], "--part 3: I/N"),
         (["--minutes", "5", "--tokens", "5"], "one of --minutes and --tokens"),
         (["--minutes", "-1"], "--minutes -1.0: must be more than 0"),
+        (["--minutes", "nan"], "--minutes nan: must be a finite number"),
+        (["--minutes", "inf"], "--minutes inf: must be a finite number"),
+        (["--rate", "nan"], "--rate nan: must be a finite number"),
+        (["--seed", "-1"], "--seed -1: must be 0 or more"),
+        (["--threads", "-1"], "--threads -1: must be more than 0"),
+        (["--num-prompts", "-50"], "--num-prompts -50: must be 0 or more"),
+        (["--num-prompts", "0"], "--num-prompts 0: leaves none to train on"),
+        (["--only-prompts"], "--only-prompts: name your own prompts with --prompts"),
     ],
 )
 def test_a_switch_that_makes_no_sense_is_named(

@@ -143,6 +143,31 @@ def test_prompts_that_were_made_stay_in_their_split(tmp_path: Path) -> None:
     assert users_prompts(work.path, file) == made
 
 
+def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
+    file = write_prompts(tmp_path / "mine.jsonl", [])
+
+    with pytest.raises(InvalidConfigError, match=r"--prompts .*mine.jsonl: there is no prompt"):
+        users_prompts(tmp_path / "work", file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"files": (), "only_files": False}, "--num-prompts 0"),
+        ({"num_held_out": 0}, "--num-held-out 0"),
+    ],
+)
+def test_a_split_that_nothing_was_made_for_is_named(
+    tmp_path: Path, changes: dict[str, Any], option: str
+) -> None:
+    file = write_prompts(tmp_path / "mine.jsonl", ["Why is it odd?"])
+
+    with pytest.raises(InvalidConfigError, match=f"{option}: not one usable prompt"):
+        users_prompts(tmp_path / "work", file, **changes)
+
+    assert not WorkFolder(tmp_path / "work").prompts.exists()
+
+
 def test_a_target_without_a_template_is_refused() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = None
