@@ -16,6 +16,7 @@ from specray.distill.losses import LOSSES
 from specray.distill.settings import ENGINES
 from specray.errors import InvalidConfigError
 from specray.models import resolve
+from specray.models.memory import is_shortage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     try:
         Pipeline(settings, "specray " + shlex.join(sys.argv[1:])).run(args.only)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
         raise InvalidConfigError(
             f"target {args.target}: out of memory on {settings.device}, which has to hold all of "
             "it, in float32 from the student on; name a smaller target or use a larger device, or "

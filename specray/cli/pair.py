@@ -7,13 +7,12 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-import torch
-
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.cli.output import complain, say
 from specray.control.speedup import DepthFigures, depth_figures, recommended_depth
 from specray.errors import InvalidConfigError
 from specray.models.agreement import MAX_DEPTH, Agreement, measure
+from specray.models.memory import is_shortage
 from specray.models.pair import ModelFacts, Pair, compare
 
 UNFIT = 2  # exit code, as for every error of the user's
@@ -64,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
 def _measure(pair: Pair, args: argparse.Namespace) -> Agreement:
     try:
         return measure(pair.target.path, pair.draft.path, _prompts(), args.seconds, _tell(args))
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
         raise InvalidConfigError(
             f"{args.target} and {args.draft} do not fit one device's memory together, so nothing "
             "can be measured here; --seconds 0 compares them without"

@@ -76,11 +76,21 @@ def test_a_draft_that_does_not_fit(
         assert "the draft can't be used: id 1 is 'a' for the target" in text
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 35 bytes."),
+    ],
+)
 def test_a_pair_that_fits_no_device_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr("specray.cli.pair.measure", fail)
     model = save_model(tmp_path / "target", 0)
