@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Compares, measures when both models' weights are on this machine, and reports.
 
     Returns:
-        0 when the draft fits, otherwise 2.
+        0 when the draft fits, otherwise 2, also when it could draft with the tokens it shares.
 
     Raises:
         InvalidConfigError: a model, its config or its tokenizer can't be read, or both models do
@@ -112,8 +112,7 @@ def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterato
     for note in pair.notes:
         yield f"note: {note}"
     if pair.difference is not None:
-        yield f"the draft can't be used: {pair.difference}"
-        yield "take one of the target's family, train one (`specray distill`), or draft without"
+        yield from _describe_difference(pair)
         return
     yield "tokenizer: every token has the same id for both"
     missing = _missing(pair)
@@ -124,6 +123,19 @@ def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterato
     for name, figures in tables.items():
         yield ""
         yield from _describe_table(name, figures)
+
+
+def _describe_difference(pair: Pair) -> Iterator[str]:
+    if not pair.num_shared:
+        yield f"the draft can't be used: {pair.difference}"
+        yield "take one of the target's family, train one (`specray distill`), or draft without"
+        return
+    yield f"the draft can't be used as it is: {pair.difference}"
+    yield (
+        f"with `draft.model.target_tokenizer: {pair.target.name}` it drafts with the "
+        f"{pair.num_shared} tokens that both have, which is not measured here; one of the target's "
+        "family or a trained one (`specray distill`) has them all"
+    )
 
 
 def _describe_agreement(agreement: Agreement) -> Iterator[str]:
