@@ -16,6 +16,7 @@ from specray.distill.losses import LOSSES
 from specray.distill.settings import ENGINES
 from specray.errors import InvalidConfigError
 from specray.models import resolve
+from specray.models.memory import is_shortage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,12 +71,13 @@ def run(args: argparse.Namespace) -> int:
     # Also where a shell started this in the background, which makes Python ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    _set_threads(args.threads)
     settings = _settings(args)
     try:
         Pipeline(settings, "specray " + shlex.join(sys.argv[1:])).run(args.only)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
         raise InvalidConfigError(
             f"target {args.target}: out of memory on {settings.device}, which has to hold all of "
             "it, in float32 from the student on; name a smaller target or use a larger device, or "
@@ -85,6 +87,14 @@ def run(args: argparse.Namespace) -> int:
     if args.only in ("all", "export"):
         say(f"the draft is in {settings.out}")
     return 0
+
+
+def _set_threads(count: int | None) -> None:
+    if count is None:
+        return
+    if count < 1:
+        raise InvalidConfigError(f"--threads {count}: must be more than 0")
+    torch.set_num_threads(count)
 
 
 def _settings(args: argparse.Namespace) -> DistillSettings:

@@ -7,13 +7,12 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-import torch
-
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.cli.output import complain, say
 from specray.control.speedup import DepthFigures, depth_figures, recommended_depth
 from specray.errors import InvalidConfigError
 from specray.models.agreement import MAX_DEPTH, Agreement, measure
+from specray.models.memory import is_shortage
 from specray.models.pair import ModelFacts, Pair, compare
 
 UNFIT = 2  # exit code, as for every error of the user's
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Compares, measures when both models' weights are on this machine, and reports.
 
     Returns:
-        0 when the draft fits, otherwise 2.
+        0 when the draft fits, otherwise 2, also when it could draft with the tokens it shares.
 
     Raises:
         InvalidConfigError: a model, its config or its tokenizer can't be read, or both models do
@@ -64,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
 def _measure(pair: Pair, args: argparse.Namespace) -> Agreement:
     try:
         return measure(pair.target.path, pair.draft.path, _prompts(), args.seconds, _tell(args))
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
         raise InvalidConfigError(
             f"{args.target} and {args.draft} do not fit one device's memory together, so nothing "
             "can be measured here; --seconds 0 compares them without"
@@ -111,8 +112,7 @@ def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterato
     for note in pair.notes:
         yield f"note: {note}"
     if pair.difference is not None:
-        yield f"the draft can't be used: {pair.difference}"
-        yield "take one of the target's family, train one (`specray distill`), or draft without"
+        yield from _describe_difference(pair)
         return
     yield "tokenizer: every token has the same id for both"
     missing = _missing(pair)
@@ -123,6 +123,19 @@ def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterato
     for name, figures in tables.items():
         yield ""
         yield from _describe_table(name, figures)
+
+
+def _describe_difference(pair: Pair) -> Iterator[str]:
+    if not pair.num_shared:
+        yield f"the draft can't be used: {pair.difference}"
+        yield "take one of the target's family, train one (`specray distill`), or draft without"
+        return
+    yield f"the draft can't be used as it is: {pair.difference}"
+    yield (
+        f"with `draft.model.target_tokenizer: {pair.target.name}` it drafts with the "
+        f"{pair.num_shared} tokens that both have, which is not measured here; one of the target's "
+        "family or a trained one (`specray distill`) has them all"
+    )
 
 
 def _describe_agreement(agreement: Agreement) -> Iterator[str]:

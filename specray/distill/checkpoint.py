@@ -58,7 +58,8 @@ def restore(path: Path, progress: Progress, layers: torch.nn.ModuleList, optimiz
     Raises:
         InvalidConfigError: other layers were saved.
     """
-    state = torch.load(path, weights_only=True)
+    # On the CPU first: a run may go on where the device that it began on is not. All are copied.
+    state = torch.load(path, weights_only=True, map_location="cpu")
     try:
         layers.load_state_dict(state["layers"])
     except RuntimeError as error:

@@ -107,6 +107,8 @@ class Pipeline:
             "--num-shared": s.num_shared,
             "--head-tokens": s.head_tokens,
             "--from": None if s.start is None else str(s.start.resolve()),
+            "--loss": s.loss,
+            "--rate": s.rate,
         }
         self._check_step("train", self._work.head.is_file(), told)
         make_trainer(s, self._work).run()
@@ -154,7 +156,7 @@ class Pipeline:
 
     def _check_step(self, step: str, is_done: bool, told: Mapping[str, Any]) -> None:
         """Refuses options that come too late, as the step's result is there and stays."""
-        path = self._work.path / "told.json"
+        path = self._work.told
         noted = json.loads(path.read_text("utf-8")) if path.is_file() else {}
         if not is_done:
             write_json(path, noted | {step: told})

@@ -40,7 +40,7 @@ def _from_conversation(turns: Any, where: str) -> list[dict[str, str]]:
         raise InvalidConfigError(f"{where}: `conversations` is not a list")
     messages: list[dict[str, str]] = []
     for number, turn in enumerate(turns):
-        role = _ROLES.get(turn.get("from", "")) if isinstance(turn, dict) else None
+        role = _role(turn)
         if role is None or not isinstance(turn.get("value"), str):
             raise InvalidConfigError(
                 f"{where}: `conversations[{number}]` needs `from` (one of {sorted(_ROLES)}) and "
@@ -52,3 +52,9 @@ def _from_conversation(turns: Any, where: str) -> list[dict[str, str]]:
     if not any(message["role"] == "user" for message in messages):
         raise InvalidConfigError(f"{where}: `conversations` has no turn of `human` at its start")
     return messages
+
+
+def _role(turn: Any) -> str | None:
+    """Whose turn it is; None if that can't be told."""
+    name = turn.get("from") if isinstance(turn, dict) else None
+    return _ROLES.get(name) if isinstance(name, str) else None

@@ -1,7 +1,9 @@
 """Step (a): prompts, written by the target itself, made from texts, or the user's own."""
 
+import logging
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,12 +18,15 @@ from specray.distill.texts import Passage, find_passages
 from specray.distill.work import WorkFolder, read_json_lines, write_json_lines
 from specray.errors import InvalidConfigError
 
+logger = logging.getLogger(__name__)
+
 TRAIN, HELD_OUT = "train", "held_out"
 _SHARD = 256
 _TOP_P = 0.97  # Magpie, arXiv 2406.08464
 _MIN_CHARS = 12
 _MIN_DISTINCT = 0.4  # share of a prompt's words that differ
 _HELD_OUT_SEED = 1 << 30  # far from any seed of the training prompts
+_USERS_PER_HELD_OUT = 8  # of the user's own prompts at most one in so many is not trained on
 _HELD_OUT_SURPLUS = 2.5  # prompts asked for per prompt wanted, as some are dropped
 
 
@@ -44,7 +49,7 @@ class PromptPlan:
     max_written_tokens: int = 160  # a longer prompt of the target's is dropped, as without an end
     seed: int = 0
     files: tuple[Path, ...] = ()  # the user's own
-    only_files: bool = False  # no prompts but those for training; held-out ones are still made
+    only_files: bool = False  # train on no others; held-out ones of the other kinds are still made
 
 
 def make_prompts(
@@ -57,17 +62,21 @@ def make_prompts(
     """Makes all prompts, or reads those of an earlier call.
 
     Raises:
-        InvalidConfigError: a file of the user's is faulty; the message names the line.
+        InvalidConfigError: a file of the user's is faulty; the message names the line. Or nothing
+            usable was made to train on or to measure by.
     """
     if not work.prompts.is_file():
-        users = [prompt for file in plan.files for prompt in _from_file(file)]
+        users = _users(plan)
         writer = _Writer(plan, work, template, generator)
         passages = texts()
-        train = users if plan.only_files else users + _training(plan, writer, passages)
+        train = [prompt for prompt in users if prompt.split == TRAIN]
+        train += [] if plan.only_files else _training(plan, writer, passages)
         held_out = _held_out(plan, writer, passages)
+        held_out += [prompt for prompt in users if prompt.split == HELD_OUT]
         # Mixed, so that the first answers are already of all kinds.
         Random(plan.seed).shuffle(train)
         prompts = _distinct([*held_out, *train])
+        _check_splits(prompts, plan)
         write_json_lines(work.prompts, [asdict(prompt) for prompt in prompts])
     return load_prompts(work)
 
@@ -83,6 +92,17 @@ def load_prompts(work: WorkFolder) -> list[Prompt]:
             f"--work {work.path}: there are no prompts; run `specray distill` with --only prompts"
         )
     return [Prompt(**value) for _, value in read_json_lines(work.prompts)]
+
+
+def _check_splits(prompts: Sequence[Prompt], plan: PromptPlan) -> None:
+    """Refuses what later steps could make nothing of."""
+    asked = {
+        TRAIN: f"--num-prompts {plan.num_train}",
+        HELD_OUT: f"--num-held-out {plan.num_held_out}",
+    }
+    for split, option in asked.items():
+        if not any(prompt.split == split for prompt in prompts):
+            raise InvalidConfigError(f"{option}: not one usable prompt was made; ask for more")
 
 
 def _training(plan: PromptPlan, writer: "_Writer", passages: Sequence[Passage]) -> list[Prompt]:
@@ -184,20 +204,42 @@ def _from_texts(
     ]
 
 
+def _users(plan: PromptPlan) -> list[Prompt]:
+    """The user's own prompts, some of them held out, so that the draft is measured by them too.
+
+    Which ones depends on their words only: a training with another seed that goes on from this
+    one's layers is not measured by what they have learnt.
+    """
+    prompts = _distinct(prompt for file in plan.files for prompt in _from_file(file))
+    count = min(plan.num_held_out, len(prompts) // _USERS_PER_HELD_OUT)
+    order = sorted(range(len(prompts)), key=lambda i: zlib.crc32(_words(prompts[i]).encode()))
+    for index in order[:count]:
+        prompts[index] = replace(prompts[index], split=HELD_OUT)
+    if prompts:
+        logger.info("prompts: %d of your own %d are kept to measure by", count, len(prompts))
+    return prompts
+
+
 def _from_file(path: Path) -> list[Prompt]:
-    return [
+    prompts = [
         Prompt(f"{path.name}-{i}", "user", TRAIN, messages)
         for i, messages in enumerate(read_prompts(path))
     ]
+    if not prompts:
+        raise InvalidConfigError(f"--prompts {path}: there is no prompt in it")
+    return prompts
 
 
 def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
     """Without those whose words came before: held-out ones come first, so they stay apart."""
     by_words: dict[str, Prompt] = {}
     for prompt in prompts:
-        words = " ".join(m["content"] for m in prompt.messages).lower().split()
-        by_words.setdefault(" ".join(words), prompt)
+        by_words.setdefault(_words(prompt), prompt)
     return list(by_words.values())
+
+
+def _words(prompt: Prompt) -> str:
+    return " ".join(" ".join(m["content"] for m in prompt.messages).lower().split())
 
 
 def seeds_of(prompts: Sequence[Prompt]) -> np.ndarray:

@@ -136,9 +136,11 @@ def _markdown_lines(report: dict[str, Any]) -> Iterator[str]:
     yield "```"
     yield ""
     yield f"- layers of the target: {report['layers']}"
+    num_different = min(report["trained_tokens"], report["train_tokens"])
     yield (
-        f"- trained on {report['trained_tokens']:,} answer tokens, {report['train_tokens']:,} of "
-        f"them different, for {report['minutes']:.0f} minutes, by {report['loss']}"
+        f"- trained on {report['trained_tokens']:,} answer tokens, {num_different:,} of "
+        f"them different, for {report['minutes']:.0f} minutes, by {report['loss']}, until "
+        "these layers, which were its best"
     )
     yield (
         f"- a draft's step is taken to cost {report['cost_ratio']:.3f} of a target's (bytes of "

@@ -1,6 +1,6 @@
 """Keys and values of a batch whose rows all grow by the same column, and attention over them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,15 +11,32 @@ from transformers.cache_utils import Cache
 GROUPED_ATTENTION = "specray_grouped"
 
 
+class _Sizes(NamedTuple):
+    layers: int
+    heads: int
+    dim: int
+
+
+def _sizes(model: Any) -> _Sizes:
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return _Sizes(config.num_hidden_layers, heads, dim)
+
+
+def bytes_per_column(model: Any) -> int:
+    """What a `RowCache` takes for one column of one row."""
+    layers, heads, dim = _sizes(model)
+    return int(layers * 2 * heads * dim * model.dtype.itemsize)
+
+
 class RowCache(Cache):
     """Room for all columns from the start, so that a step copies nothing but its own."""
 
     def __init__(self, model: Any, num_rows: int, num_columns: int) -> None:
         super().__init__(layers=[])
-        config = model.config.get_text_config(decoder=True)
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, 2, num_rows, heads, num_columns, dim)
+        layers, heads, dim = _sizes(model)
+        shape = (layers, 2, num_rows, heads, num_columns, dim)
         self._kv = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self._rows = slice(0, num_rows)
         self._start = 0

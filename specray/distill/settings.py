@@ -1,5 +1,6 @@
 """What a distillation is told."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ _TRAINING_SHARE = 0.6  # of the minutes; the rest goes into prompts and answers
 _TOKENS_PER_PROMPT = 260  # of its two answers
 _EPOCHS = 3  # that a budget of tokens is planned for
 _FEWEST_PROMPTS = 24
+_ABOVE_ZERO = ("minutes", "tokens", "num_layers", "head_tokens", "top_k", "batch_tokens", "rate",
+               "max_answer_tokens", "max_prompt_tokens", "num_held_out")  # fmt: skip
+_NOT_BELOW_ZERO = ("num_prompts", "num_shared", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,8 @@ class DistillSettings:
         """
         if (self.minutes is None) == (self.tokens is None):
             raise InvalidConfigError("give one of --minutes and --tokens: it is the budget")
-        for name in ("minutes", "tokens", "num_layers", "head_tokens", "top_k", "batch_tokens",
-                     "max_answer_tokens", "max_prompt_tokens", "num_held_out"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InvalidConfigError(f"--{name.replace('_', '-')} {value}: must be more than 0")
+        self._check_numbers()
+        self._check_prompts()
         if self.loss not in LOSSES:
             raise InvalidConfigError(f"--loss {self.loss}: there are {', '.join(LOSSES)}")
         if self.start is not None and self.student is not None:
@@ -69,6 +70,29 @@ class DistillSettings:
             raise InvalidConfigError(f"--from {self.start}: there is no such folder")
         if not 0 <= self.part[0] < self.part[1]:
             raise InvalidConfigError(f"--part {self.part[0]}/{self.part[1]}: I/N needs 0 <= I < N")
+
+    def _check_numbers(self) -> None:
+        for name in (*_ABOVE_ZERO, *_NOT_BELOW_ZERO):
+            value = getattr(self, name)
+            switch = f"--{name.replace('_', '-')} {value}"
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                raise InvalidConfigError(f"{switch}: must be a finite number")
+            if value < 0 or (value == 0 and name in _ABOVE_ZERO):
+                least = "more than 0" if name in _ABOVE_ZERO else "0 or more"
+                raise InvalidConfigError(f"{switch}: must be {least}")
+
+    def _check_prompts(self) -> None:
+        if self.prompt_files:
+            return
+        if self.only_files:
+            raise InvalidConfigError("--only-prompts: name your own prompts with --prompts")
+        if self.num_prompts == 0:
+            raise InvalidConfigError(
+                "--num-prompts 0: leaves none to train on; ask for some, or name your own with "
+                "--prompts"
+            )
 
     @property
     def planned_prompts(self) -> int:

@@ -114,12 +114,8 @@ def trained_layers(work: WorkFolder) -> dict[int, dict[str, Tensor]]:
     Raises:
         InvalidConfigError: there was no training yet.
     """
-    if not work.best.is_file():
-        raise InvalidConfigError(
-            f"--work {work.path}: nothing was trained; run `specray distill` with --only train"
-        )
     layers: dict[int, dict[str, Tensor]] = {}
-    for name, weight in load_file(work.best).items():
+    for name, weight in load_file(work.find_best()).items():
         index, _, rest = name.partition(".")
         layers.setdefault(int(index), {})[rest] = weight
     return dict(sorted(layers.items()))

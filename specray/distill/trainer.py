@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from specray.distill import checkpoint
+from specray.distill.best import BestPoint, read_facts, save_best
 from specray.distill.checkpoint import Progress
 from specray.distill.evaluation import evaluate
 from specray.distill.examples import plan_epoch
 from specray.distill.learner import Learner, Texts
-from specray.distill.work import WorkFolder, write_text, write_whole
+from specray.distill.work import WorkFolder, write_text
 
 logger = logging.getLogger(__name__)
 
 _CLIP = 1.0
 _TELL_EVERY = 20  # steps
-_LOSS = "held_out_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,8 @@ class Trainer:
             checkpoint.restore(self._checkpoint, self.progress, learner.layers, self._optimizer)
             self._forget_later_figures()
             logger.info("training resumes at step %d", self.progress.step)
-        # A kill may have come between the best layers and the checkpoint that knows of them.
-        self.progress.best = min(self.progress.best, _loss_of(self._best))
+        # The file knows best: a kill may have come between it and the checkpoint.
+        self.progress.best = _loss_of(self._best, self.progress.best)
         if self.progress.num_answers != len(self._lengths):
             self.progress.begin_epoch(len(self._lengths))
 
@@ -145,10 +143,10 @@ class Trainer:
             *figures,
         )
         if figures.loss < self.progress.best:
+            point = BestPoint(figures.loss, self.progress.tokens, self.progress.seconds)
+            save_best(self._best, self._learner.layers, point)
+            # Not before: after an interrupt during the writing the last evaluation writes it again.
             self.progress.best = figures.loss
-            state = {k: v.contiguous() for k, v in self._learner.layers.state_dict().items()}
-            facts = {_LOSS: repr(figures.loss)}
-            write_whole(self._best, lambda partial: save_file(state, partial, facts))
 
     def _tell(self, loss: float) -> None:
         progress = self.progress
@@ -164,9 +162,11 @@ class Trainer:
         )
 
 
-def _loss_of(best: Path) -> float:
-    """The loss that was noted with the best layers; infinite if there are none, or none was."""
-    if not best.is_file():
-        return math.inf
-    with safe_open(best, "pt") as file:
-        return float((file.metadata() or {}).get(_LOSS, math.inf))
+def _loss_of(best: Path, unnoted: float) -> float:
+    """The loss that was noted with the best layers, infinite if there are none.
+
+    Args:
+        best: the layers' file.
+        unnoted: what it is if an earlier version has not noted it.
+    """
+    return read_facts(best).get("held_out_loss", unnoted) if best.is_file() else math.inf

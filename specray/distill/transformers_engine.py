@@ -1,6 +1,7 @@
 """Generation with transformers, for machines without vLLM: whole batches that only shrink."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +10,13 @@ from torch import Tensor
 
 from specray.distill.generation import Completion, SampleRequest
 from specray.distill.loops import loop_start
-from specray.distill.row_cache import RowCache
+from specray.distill.row_cache import RowCache, bytes_per_column
 from specray.distill.sampling_rows import Row, draw, uniforms
+from specray.models.memory import free_bytes
 
+logger = logging.getLogger(__name__)
+
+_CACHE_SHARE = 0.4  # of free memory: giving rows up copies the others, and passes need some too
 _PREFILL_TOKENS = 8192  # of one forward pass, padding included
 _LOOK_FOR_LOOPS_EVERY = 32  # steps
 _COMPACT_AT = 0.85  # share of rows still running below which the others' memory is given up
@@ -20,21 +25,48 @@ _COMPACT_AT = 0.85  # share of rows still running below which the others' memory
 class TransformersGenerator:
     """Continues prompts in batches of similar length."""
 
-    def __init__(self, model: Any, end_ids: frozenset[int], batch_size: int = 128) -> None:
+    def __init__(
+        self,
+        model: Any,
+        end_ids: frozenset[int],
+        batch_size: int = 128,
+        free: Callable[[torch.device], int] = free_bytes,
+    ) -> None:
+        """Takes the model as it is.
+
+        Args:
+            model: a causal LM on its device.
+            end_ids: tokens that end an answer.
+            batch_size: most requests that run together; fewer where memory is short.
+            free: bytes that a device has left.
+        """
         self._model = model.eval()
         self._end_ids = end_ids
         self._batch_size = batch_size
+        self._free = free
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
         """See `Generator`; requests of similar length run together, in any order."""
+        if not requests:
+            return []
         order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt))
         completions: dict[int, Completion] = {}
-        num_batches = max(1, -(-len(order) // self._batch_size))
-        for part in filter(None, (a.tolist() for a in np.array_split(order, num_batches))):
+        num_batches = -(-len(order) // self._rows_at_once(requests))
+        for part in (rows.tolist() for rows in np.array_split(order, num_batches)):
             batch = _Batch(self._model, [requests[i] for i in part], self._end_ids, top_k)
             completions |= zip(part, batch.run(), strict=True)
         return [completions[i] for i in range(len(requests))]
+
+    def _rows_at_once(self, requests: Sequence[SampleRequest]) -> int:
+        """As many as memory has room for: a row takes all of its columns from the start."""
+        longest = max(len(request.prompt) for request in requests)
+        num_columns = longest + max(request.max_tokens for request in requests)
+        room = int(_CACHE_SHARE * self._free(self._model.device))
+        num_rows = max(1, room // (num_columns * bytes_per_column(self._model)))
+        if num_rows < min(self._batch_size, len(requests)):
+            logger.info("%d texts at once: memory has room for no more", num_rows)
+        return min(self._batch_size, num_rows)
 
 
 class _Step(NamedTuple):

@@ -58,6 +58,11 @@ class WorkFolder:
         return self.path / "commands.txt"
 
     @property
+    def told(self) -> Path:
+        """The options that each step was done with."""
+        return self.path / "told.json"
+
+    @property
     def shards(self) -> Path:
         """Which answers the training uses."""
         return self.training / "shards.json"
@@ -98,11 +103,22 @@ class WorkFolder:
         Raises:
             InvalidConfigError: there was no training yet.
         """
-        if not self.head.is_file():
+        return json.loads(self._trained(self.head).read_text("utf-8"))
+
+    def find_best(self) -> Path:
+        """The file of the best layers.
+
+        Raises:
+            InvalidConfigError: there was no training yet.
+        """
+        return self._trained(self.best)
+
+    def _trained(self, path: Path) -> Path:
+        if not path.is_file():
             raise InvalidConfigError(
                 f"--work {self.path}: nothing was trained; run `specray distill` with --only train"
             )
-        return json.loads(self.head.read_text("utf-8"))
+        return path
 
     def _folder(self, name: str) -> Path:
         folder = self.path / name

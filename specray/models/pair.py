@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
 from specray.models.tokenizers import Tokens, first_difference, read_tokens
+from specray.models.vocabulary import Vocabulary, shared_tokens
 
 _WEIGHTS = (
     "model.safetensors",
@@ -39,7 +40,8 @@ class Pair:
 
     target: ModelFacts
     draft: ModelFacts
-    difference: str | None  # why the draft can't be used; None if it can
+    difference: str | None  # why the draft can't be used as it is; None if it can
+    num_shared: int | None  # tokens that it could draft with all the same; None if it needs none
     notes: tuple[str, ...]
 
     @property
@@ -61,7 +63,20 @@ def compare(target: str, draft: str) -> Pair:
     target_tokens, draft_tokens = read_tokens(resolve(target)), read_tokens(resolve(draft))
     facts = _facts(target, target_tokens), _facts(draft, draft_tokens)
     difference = first_difference(target_tokens.ids, draft_tokens.ids)
-    return Pair(*facts, difference, tuple(_notes(target_tokens, draft_tokens, *facts)))
+    notes = _notes(target_tokens, draft_tokens, *facts)
+    num_shared = None
+    if difference is not None:
+        try:
+            num_shared = _num_shared(*facts)
+        except InvalidConfigError as error:
+            num_shared = 0
+            notes.append(f"draft.model.target_tokenizer would not help: {error}")
+    return Pair(*facts, difference, num_shared, tuple(notes))
+
+
+def _num_shared(target: ModelFacts, draft: ModelFacts) -> int:
+    """With how many tokens a draft proposes that is told the target's tokenizer."""
+    return len(shared_tokens(Vocabulary(target.path), Vocabulary(draft.path)).target_ids)
 
 
 def _facts(name: str, tokens: Tokens) -> ModelFacts:

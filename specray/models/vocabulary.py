@@ -63,7 +63,15 @@ class Vocabulary:
         return token_ids
 
     def _find_style(self) -> str:
-        pipeline = json.loads(self._tokenizer.backend_tokenizer.to_str())
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise InvalidConfigError(
+                f"the tokenizer of `{self._model}`, a {type(self._tokenizer).__name__}, is a slow "
+                "one, which does not say how it writes its tokens, so they can't be compared with "
+                "those of another; take a draft with the same tokenizer, or save it with a "
+                "tokenizer.json"
+            )
+        pipeline = json.loads(backend.to_str())
         parts = [pipeline.get("decoder") or {}, pipeline.get("pre_tokenizer") or {}]
         text = json.dumps(parts)
         if '"ByteLevel"' in text:

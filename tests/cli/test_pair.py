@@ -6,7 +6,8 @@ import torch
 
 from specray.cli import main
 from tests.models.test_agreement import save_model
-from tests.models.test_pair import save
+from tests.models.test_pair import save, tiny_config
+from tests.tokenizers_util import byte_level, sentencepiece
 
 
 def test_a_pair_without_weights_is_judged_by_size(
@@ -74,13 +75,45 @@ def test_a_draft_that_does_not_fit(
         assert not json.loads(text)["fits"]
     else:
         assert "the draft can't be used: id 1 is 'a' for the target" in text
+        assert "draft.model.target_tokenizer would not help: the tokenizer of" in text
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_draft_with_another_tokenizer_is_told_how_it_can_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    target = byte_level(tmp_path / "target", ["\u0120the", "cat"], ["<end>"])
+    draft = sentencepiece(tmp_path / "draft", ["\u2581the", "cow"], ["<end>"])
+    for folder in (target, draft):
+        tiny_config(400).save_pretrained(folder)
+
+    assert main(["pair", target, draft, *options]) == 2
+
+    text = capsys.readouterr().out
+    if options:
+        report = json.loads(text)
+        assert not report["fits"]
+        assert report["num_shared"] > 256
+    else:
+        assert "the draft can't be used as it is: id 0 is" in text
+        assert f"`draft.model.target_tokenizer: {target}` it drafts with the " in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 35 bytes."),
+    ],
+)
 def test_a_pair_that_fits_no_device_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr("specray.cli.pair.measure", fail)
     model = save_model(tmp_path / "target", 0)

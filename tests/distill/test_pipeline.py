@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
@@ -126,9 +127,13 @@ def test_the_users_prompts_and_student_are_taken(
 
     run(settings)
 
-    trained = [p for p in load_prompts(WorkFolder(settings.work)) if p.split == "train"]
+    prompts = load_prompts(WorkFolder(settings.work))
+    trained = [p for p in prompts if p.split == "train"]
     assert {prompt.kind for prompt in trained} == {"user"}
-    assert len(trained) == 9
+    assert len(trained) == 8
+    assert [p.kind for p in prompts if p.split == "held_out"].count("user") == 1
+    figures = {kind["kind"]: kind for kind in read_report(settings)["kinds"]}
+    assert figures["user"]["num_answers"] == 1
     assert AutoModelForCausalLM.from_pretrained(settings.out).config.num_hidden_layers == 3
     assert trained_layers(WorkFolder(settings.work)).keys() == {0, 1, 2}
     with pytest.raises(InvalidConfigError, match="--layers-only: the student was not cut"):
@@ -142,6 +147,10 @@ def test_options_that_come_too_late_are_refused(made: DistillSettings, tmp_path:
         run(dataclasses.replace(made, num_shared=2), "train")
     with pytest.raises(InvalidConfigError, match="train was done with --num-shared 1, not 0"):
         run(dataclasses.replace(made, num_shared=0), "train")
+    with pytest.raises(InvalidConfigError, match="done with --loss forward_kl, not tvd"):
+        run(dataclasses.replace(made, loss="tvd"), "train")
+    with pytest.raises(InvalidConfigError, match=r"done with --rate 0\.001, not 0\.01"):
+        run(dataclasses.replace(made, rate=0.01), "train")
     with pytest.raises(InvalidConfigError, match="train was done with --from None, not"):
         run(dataclasses.replace(made, start=made.work), "train")
     limit = longest_prompt(made) - 1
@@ -150,6 +159,60 @@ def test_options_that_come_too_late_are_refused(made: DistillSettings, tmp_path:
     with pytest.raises(InvalidConfigError, match="a student with layers .* was trained there"):
         run(dataclasses.replace(made, layers=(0, 1, 5)), "student")
     run(made, "prompts")
+
+
+def untrained(made: DistillSettings, folder: Path) -> DistillSettings:
+    """The same distillation in a folder of its own, before the training."""
+    shutil.copytree(made.work, folder / "work", ignore=shutil.ignore_patterns("training"))
+    return dataclasses.replace(made, out=folder / "draft", work=folder / "work")
+
+
+def read_report(settings: DistillSettings) -> Any:
+    return json.loads(WorkFolder(settings.work).report.read_text())
+
+
+def test_the_report_names_the_loss_that_was_trained_by(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = untrained(made, tmp_path)
+    run(dataclasses.replace(settings, loss="tvd"), "train")
+
+    run(settings, "report")
+
+    assert read_report(settings)["loss"] == "tvd"
+
+
+@pytest.mark.parametrize("has_notes", [True, False])
+def test_the_report_counts_up_to_the_best_layers(
+    made: DistillSettings, tmp_path: Path, has_notes: bool
+) -> None:
+    settings = untrained(made, tmp_path)
+    work = WorkFolder(settings.work)
+    run(settings, "train")
+    best = json.loads(work.curve.read_text().splitlines()[-1])
+    later = {**best, "tokens": 54321, "seconds": 6000.0, "loss": best["loss"] + 1}
+    with work.curve.open("a") as file:
+        file.write(json.dumps(later) + "\n")
+    if not has_notes:  # as earlier versions left the layers
+        save_file(load_file(work.best), tmp_path / "layers")
+        (tmp_path / "layers").replace(work.best)
+
+    run(settings, "report")
+
+    report = read_report(settings)
+    assert report["trained_tokens"] == best["tokens"]
+    assert report["minutes"] == round(best["seconds"] / 60, 1)
+
+
+def test_a_training_without_an_end_is_nothing_to_export(
+    made: DistillSettings, tmp_path: Path
+) -> None:
+    settings = untrained(made, tmp_path)
+    run(settings, "train")
+    WorkFolder(settings.work).best.unlink()
+
+    with pytest.raises(InvalidConfigError, match="nothing was trained"):
+        run(settings, "export")
 
 
 def test_layers_that_were_named_once_need_not_be_named_again(

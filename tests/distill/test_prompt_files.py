@@ -62,6 +62,7 @@ def test_empty_lines_are_left_out(tmp_path: Path) -> None:
             {"conversations": [{"from": "bot", "value": ""}]},
             r"line 2: `conversations\[0\]` needs `from`",
         ),
+        ({"conversations": [{"from": [], "value": ""}]}, r"`conversations\[0\]` needs `from`"),
         ({"conversations": [{"from": "human"}]}, r"line 2: `conversations\[0\]` needs"),
         ({"conversations": [{"from": "gpt", "value": "Hi"}]}, "line 2: .* has no turn of `human`"),
     ],

@@ -1,16 +1,25 @@
 import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from specray.distill.engines import load_template
 from specray.distill.generation import Completion, SampleRequest
-from specray.distill.prompts import PromptPlan, is_usable, make_prompts
+from specray.distill.prompts import (
+    HELD_OUT,
+    TRAIN,
+    Prompt,
+    PromptPlan,
+    is_usable,
+    make_prompts,
+)
 from specray.distill.template import read_template
 from specray.distill.texts import find_passages
-from specray.distill.work import WorkFolder
+from specray.distill.work import WorkFolder, write_json_lines
 from specray.errors import InvalidConfigError
 from tests.distill.conftest import few_texts, make_tokenizer
 
@@ -82,6 +91,81 @@ def test_a_written_prompt_is_cut_where_the_assistant_begins(tmp_path: Path) -> N
     words = [prompt.messages[-1]["content"] for prompt in prompts]
     assert any(text.startswith("What is number") for text in words)
     assert not any("(bot)" in text for text in words)
+
+
+def users_prompts(folder: Path, file: Path, **changes: Any) -> list[Prompt]:
+    """What becomes of a file of the user's."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = PLAIN_TEMPLATE
+    plan = PromptPlan(0, **{"num_held_out": 4, "files": (file,), "only_files": True, **changes})
+    talker = _Talker("What is number {}? (bot) Nothing")
+    made = make_prompts(plan, WorkFolder(folder), read_template(tokenizer), talker, few_texts)
+    return [prompt for prompt in made if prompt.kind == "user"]
+
+
+def write_prompts(path: Path, texts: list[str]) -> Path:
+    write_json_lines(path, [{"prompt": text} for text in texts])
+    return path
+
+
+def held_out_words(prompts: list[Prompt]) -> set[str]:
+    return {p.messages[-1]["content"] for p in prompts if p.split == HELD_OUT}
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(7, 0), (8, 1), (31, 3), (100, 4)])
+def test_a_share_of_the_users_prompts_is_held_out(tmp_path: Path, count: int, wanted: int) -> None:
+    texts = [f"Why is {i} odd?" for i in range(count)]
+    file = write_prompts(tmp_path / "mine.jsonl", [*texts, texts[0].upper()])
+
+    prompts = users_prompts(tmp_path / "work", file)
+
+    assert len(prompts) == count  # the same words count once
+    assert len(held_out_words(prompts)) == wanted
+
+
+def test_which_of_the_users_prompts_are_held_out_is_told_by_their_words(tmp_path: Path) -> None:
+    texts = [f"Why is {i} odd?" for i in range(40)]
+    file = write_prompts(tmp_path / "mine.jsonl", texts)
+    turned = write_prompts(tmp_path / "turned.jsonl", texts[::-1])
+
+    wanted = held_out_words(users_prompts(tmp_path / "a", file))
+
+    assert held_out_words(users_prompts(tmp_path / "b", turned, seed=7)) == wanted
+
+
+def test_prompts_that_were_made_stay_in_their_split(tmp_path: Path) -> None:
+    """Earlier versions trained on all of the user's."""
+    file = write_prompts(tmp_path / "mine.jsonl", [f"Why is {i} odd?" for i in range(40)])
+    work = WorkFolder(tmp_path / "work")
+    made = [replace(p, split=TRAIN) for p in users_prompts(work.path, file)]
+    write_json_lines(work.prompts, map(asdict, made))
+
+    assert users_prompts(work.path, file) == made
+
+
+def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
+    file = write_prompts(tmp_path / "mine.jsonl", [])
+
+    with pytest.raises(InvalidConfigError, match=r"--prompts .*mine.jsonl: there is no prompt"):
+        users_prompts(tmp_path / "work", file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"files": (), "only_files": False}, "--num-prompts 0"),
+        ({"num_held_out": 0}, "--num-held-out 0"),
+    ],
+)
+def test_a_split_that_nothing_was_made_for_is_named(
+    tmp_path: Path, changes: dict[str, Any], option: str
+) -> None:
+    file = write_prompts(tmp_path / "mine.jsonl", ["Why is it odd?"])
+
+    with pytest.raises(InvalidConfigError, match=f"{option}: not one usable prompt"):
+        users_prompts(tmp_path / "work", file, **changes)
+
+    assert not WorkFolder(tmp_path / "work").prompts.exists()
 
 
 def test_a_target_without_a_template_is_refused() -> None:

@@ -124,3 +124,15 @@ def test_the_report_for_people_has_every_kind_and_the_curve() -> None:
     assert "| chat | greedy | 1 | 1.000 | 4.00 / 6.00 / 9.00 |" in text
     assert "| 12,345 | 1.500 | 0.400 | 0.300 |" in text
     assert "specray distill tiny out" in text
+    assert "trained on 20,000 answer tokens, 5,000 of them different" in text
+
+
+def test_no_more_tokens_are_different_than_were_trained_on() -> None:
+    facts = {
+        "target": "tiny", "commands": [], "layers": [0, 5], "trained_tokens": 2000,
+        "train_tokens": 5000, "minutes": 3.2, "loss": "forward_kl", "cost_ratio": 0.1,
+    }  # fmt: skip
+
+    text = to_markdown(to_json([], [], facts))
+
+    assert "trained on 2,000 answer tokens, 2,000 of them different" in text

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from specray.distill import best
 from specray.distill.answers import Answer
 from specray.distill.checkpoint import Progress
 from specray.distill.examples import choose_head
@@ -45,11 +47,19 @@ def answers(target: Path) -> list[Answer]:
     return made
 
 
-def make_trainer(target: Path, answers: list[Answer], folder: Path, tokens: int = 400) -> Trainer:
+def make_trainer(
+    target: Path,
+    answers: list[Answer],
+    folder: Path,
+    tokens: int = 400,
+    eval_every_s: float = 300.0,
+) -> Trainer:
     model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
     head = choose_head(answers, model.config.vocab_size, 50)
     learner = Learner(model, head, LOSSES["forward_kl"], autocast=None)
-    plan = TrainPlan(tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0)
+    plan = TrainPlan(
+        tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0, eval_every_s=eval_every_s
+    )
     texts = Texts(answers)
     return Trainer(learner, texts, Texts(answers[:4]), plan, WorkFolder(folder))
 
@@ -134,7 +144,7 @@ def test_a_best_that_no_checkpoint_knows_of_is_not_replaced_by_worse(
 ) -> None:
     work = WorkFolder(tmp_path)
     make_trainer(target, answers, tmp_path, tokens=800).run()
-    loss, best = read_curve(work)[-1]["loss"], work.best.read_bytes()
+    loss, layers = read_curve(work)[-1]["loss"], work.best.read_bytes()
     work.checkpoint.unlink()
 
     resumed = make_trainer(target, answers, tmp_path, tokens=1)
@@ -142,7 +152,60 @@ def test_a_best_that_no_checkpoint_knows_of_is_not_replaced_by_worse(
     resumed.run()
 
     assert read_curve(work)[-1]["loss"] > loss
-    assert work.best.read_bytes() == best
+    assert work.best.read_bytes() == layers
+
+
+def test_an_interrupt_while_the_best_is_written_loses_nothing(
+    target: Path, answers: list[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def save_or_end(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        save_file(*args)
+
+    monkeypatch.setattr(best, "save_file", save_or_end)
+    work = WorkFolder(tmp_path)
+
+    make_trainer(target, answers, tmp_path, eval_every_s=0).run()
+
+    assert len(calls) == 2
+    loss = read_curve(work)[-1]["loss"]
+    assert best.read_facts(work.best)["held_out_loss"] == loss
+    assert torch.load(work.checkpoint)["progress"]["best"] == loss
+
+
+def test_a_checkpoint_that_knows_a_better_best_than_there_is_does_not_keep_others_away(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    """As earlier versions left one after an interrupt."""
+    work = WorkFolder(tmp_path)
+    make_trainer(target, answers, tmp_path, tokens=1).run()
+    state = torch.load(work.checkpoint)
+    state["progress"]["best"] = 0.0
+    torch.save(state, work.checkpoint)
+
+    make_trainer(target, answers, tmp_path, tokens=800).run()
+
+    assert best.read_facts(work.best)["tokens"] >= 800
+
+
+def test_a_checkpoint_of_a_device_that_is_not_here_is_resumed(
+    target: Path, answers: list[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = WorkFolder(tmp_path).checkpoint
+    make_trainer(target, answers, tmp_path, tokens=100).run()
+    state = torch.load(checkpoint)
+    with monkeypatch.context() as patch:  # so torch notes where each tensor is from
+        patch.setattr("torch.serialization.location_tag", lambda _: "cuda:0")
+        torch.save(state, checkpoint)
+
+    resumed = make_trainer(target, answers, tmp_path, tokens=200)
+
+    assert resumed.progress.step == state["progress"]["step"]
+    resumed.run()
 
 
 def test_a_checkpoint_of_other_layers_is_named(

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from specray.distill.generation import SampleRequest
 from specray.distill.loops import loop_start
-from specray.distill.row_cache import GROUPED_ATTENTION
+from specray.distill.row_cache import GROUPED_ATTENTION, RowCache, bytes_per_column
 from specray.distill.transformers_engine import TransformersGenerator
 
 PROMPTS = ((5,), (6, 7, 8), (9, 10, 11, 12, 13, 14), (15, 16))
@@ -89,6 +89,39 @@ def test_an_answer_that_may_is_cut_in_its_loop(generator: TransformersGenerator)
             shortened += 1
             assert loop_start(part.token_ids) < count
     assert shortened  # a random model soon repeats itself
+
+
+def test_short_memory_makes_batches_smaller_and_changes_no_text(
+    target: Path, generator: TransformersGenerator
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    num_rows: list[int] = []
+    model.base_model.register_forward_pre_hook(
+        lambda _module, _args, inputs: num_rows.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    requests = [SampleRequest(PROMPTS[i % 4], i, 9) for i in range(10)]
+    width = max(map(len, PROMPTS)) + 9
+    two_rows = 2 * width * bytes_per_column(model)
+    short = TransformersGenerator(model, frozenset({0}), free=lambda _: 3 * two_rows)
+    none = TransformersGenerator(model, frozenset({0}), free=lambda _: 0)
+    wanted = [c.token_ids.tolist() for c in generator.generate(requests, top_k=0)]
+
+    assert [c.token_ids.tolist() for c in short.generate(requests, top_k=0)] == wanted
+    assert max(num_rows) == 2
+    num_rows.clear()
+    assert [c.token_ids.tolist() for c in none.generate(requests, top_k=0)] == wanted
+    assert max(num_rows) == 1
+
+
+def test_a_column_takes_what_the_cache_does(model: Any) -> None:
+    cache = RowCache(model, 3, 5)
+
+    keys, values = cache.update(torch.zeros(3, 2, 0, 32), torch.zeros(3, 2, 0, 32), 0)
+
+    assert keys.untyped_storage().nbytes() == 3 * 5 * bytes_per_column(model)
+    assert values.untyped_storage().nbytes() == keys.untyped_storage().nbytes()
 
 
 def test_no_requests_no_answers(generator: TransformersGenerator) -> None:

@@ -7,22 +7,28 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from specray.errors import InvalidConfigError
 from specray.models.pair import compare
+from specray.models.vocabulary import Vocabulary, shared_tokens
 from tests.models.test_tokenizers import save_tokenizer
+from tests.tokenizers_util import byte_level, sentencepiece
 
 WORDS = ["<unk>", "a", "b", "c"]
 
 
 def save(folder: Path, words: list[str] = WORDS, vocab_size: int = 4, layers: int = 1) -> str:
     save_tokenizer(folder, words)
-    LlamaConfig(
+    tiny_config(vocab_size, layers).save_pretrained(folder)
+    return str(folder)
+
+
+def tiny_config(vocab_size: int, layers: int = 1) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=8,
         intermediate_size=8,
         num_attention_heads=1,
         num_hidden_layers=layers,
         tie_word_embeddings=True,
-    ).save_pretrained(folder)
-    return str(folder)
+    )
 
 
 def test_a_pair_of_one_family(tmp_path: Path) -> None:
@@ -30,6 +36,7 @@ def test_a_pair_of_one_family(tmp_path: Path) -> None:
 
     assert pair.difference is None
     assert pair.notes == ()
+    assert pair.num_shared is None
     assert pair.draft.num_parameters == 4 * 8 + 4 * 64 + 3 * 64 + 3 * 8
     assert pair.target.num_parameters - pair.draft.num_parameters == 2 * (7 * 64 + 2 * 8)
     assert pair.size_ratio == pair.draft.num_parameters / pair.target.num_parameters
@@ -41,6 +48,24 @@ def test_another_vocabulary_is_named(tmp_path: Path) -> None:
 
     assert pair.difference is not None
     assert pair.difference.startswith("id 1 is 'a' for the target")
+    assert pair.num_shared == 0
+    assert "neither byte-level BPE nor SentencePiece" in pair.notes[-1]
+
+
+def test_another_vocabularys_shared_tokens_are_counted(tmp_path: Path) -> None:
+    folders = [
+        byte_level(tmp_path / "target", ["\u0120the", "cat"], ["<end>"]),
+        sentencepiece(tmp_path / "draft", ["\u2581the", "cow"], ["<end>"]),
+    ]
+    for folder in folders:
+        tiny_config(400).save_pretrained(folder)
+
+    pair = compare(*folders)
+
+    assert pair.difference is not None
+    shared = shared_tokens(*map(Vocabulary, folders))
+    assert pair.num_shared == len(shared.target_ids)
+    assert not any("target_tokenizer" in note for note in pair.notes)
 
 
 def test_what_does_no_harm_is_said(tmp_path: Path) -> None:

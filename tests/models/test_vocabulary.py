@@ -48,6 +48,14 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
         Vocabulary(model)
 
 
+def test_a_slow_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+
+    with pytest.raises(InvalidConfigError, match=f"`{tmp_path}`, a ByT5Tokenizer, is a slow one"):
+        Vocabulary(str(tmp_path))
+
+
 def test_too_few_shared_tokens_are_refused(tmp_path: Path) -> None:
     target = Vocabulary(byte_level(tmp_path / "a", [], []))
     draft = Vocabulary(byte_level(tmp_path / "b", [], []))
