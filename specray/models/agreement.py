@@ -13,7 +13,6 @@ from specray.models.causal_lm import load_causal_lm
 
 MAX_DEPTH = 8
 _NUM_TOKENS = 64  # of each answer
-_NUM_TIMED = 16  # tokens by which the draft is timed
 _NUM_SAMPLED = 3  # answers to a prompt at temperature 1, next to the greedy one
 
 
@@ -24,7 +23,7 @@ class Agreement(NamedTuple):
     sampled: list[float]  # at temperature 1: the first is the overlap, the sum of min(p, q)
     num_tokens: int  # of the answers
     target_token_s: float  # seconds of a decode step of a few answers at once
-    draft_token_s: float
+    draft_token_s: float  # of a proposal for one request
 
 
 class _Text(NamedTuple):
@@ -36,7 +35,12 @@ class _Text(NamedTuple):
 
 
 def measure(
-    target: str, draft: str, prompts: Sequence[str], budget_s: float, tell: Callable[[str], None]
+    target: str,
+    draft: str,
+    prompts: Sequence[str],
+    budget_s: float,
+    time_draft: Callable[[Sequence[int]], float],
+    tell: Callable[[str], None],
 ) -> Agreement:
     """Lets the target answer, and asks the draft about every token of the answers.
 
@@ -45,6 +49,7 @@ def measure(
         draft: likewise.
         prompts: user messages, answered in order.
         budget_s: no prompt is begun later than this; the first one always is.
+        time_draft: seconds of a drafted token behind a prompt, as drafts are served.
         tell: hears about progress.
 
     Raises:
@@ -64,7 +69,7 @@ def measure(
         greedy.append(first)
         sampled += others
         target_s.append(text.step_s)
-        draft_s.append(_write(models[1], prompt_ids, _NUM_TIMED, generator).step_s)
+        draft_s.append(time_draft(prompt_ids[0].tolist()))
         tell(f"prompt {index} of {len(prompts)}, {time.monotonic() - started_s:.0f} s")
     num_tokens = sum(map(len, greedy + sampled))
     # The fastest: what the machine does besides only adds.

@@ -112,7 +112,7 @@ def test_a_pair_that_fits_no_device_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("specray.cli.pair.measure", fail)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,17 +28,25 @@ def save_model(folder: Path, seed: int, num_layers: int = 1) -> str:
     return str(folder)
 
 
+def one_second_a_token(prompt: Sequence[int]) -> float:
+    return float(len(prompt))
+
+
+def no_time(_: Sequence[int]) -> float:
+    return 0.0
+
+
 def test_a_draft_equal_to_the_target_is_always_right(tmp_path: Path) -> None:
     told: list[str] = []
     model = save_model(tmp_path / "model", seed=0)
 
-    agreement = measure(model, model, PROMPTS, 60.0, told.append)
+    agreement = measure(model, model, PROMPTS, 60.0, one_second_a_token, told.append)
 
     assert agreement.greedy == pytest.approx([1.0] * MAX_DEPTH)
     assert agreement.sampled == pytest.approx([1.0] * MAX_DEPTH, abs=1e-3)
     assert agreement.num_tokens > 0
     assert agreement.target_token_s > 0
-    assert agreement.draft_token_s > 0
+    assert agreement.draft_token_s == min(map(len, PROMPTS))  # of which a character is a token
     assert len(told) == len(PROMPTS)
 
 
@@ -45,7 +54,7 @@ def test_an_unrelated_draft_is_mostly_wrong(tmp_path: Path) -> None:
     target = save_model(tmp_path / "target", seed=0)
     draft = save_model(tmp_path / "draft", seed=1)
 
-    agreement = measure(target, draft, PROMPTS, 60.0, lambda _: None)
+    agreement = measure(target, draft, PROMPTS, 60.0, no_time, lambda _: None)
 
     assert agreement.greedy[0] < 0.4
     assert 0.05 < agreement.sampled[0] < 0.7
@@ -55,7 +64,7 @@ def test_no_prompt_is_begun_after_the_budget(tmp_path: Path) -> None:
     told: list[str] = []
     model = save_model(tmp_path / "model", seed=0)
 
-    measure(model, model, PROMPTS, 0.0, told.append)
+    measure(model, model, PROMPTS, 0.0, no_time, told.append)
 
     assert len(told) == 1
 
@@ -64,7 +73,7 @@ def test_a_model_that_can_not_be_loaded_is_a_config_error(tmp_path: Path) -> Non
     model = save_model(tmp_path / "model", seed=0)
 
     with pytest.raises(InvalidConfigError, match="none can't be loaded"):
-        measure(model, str(tmp_path / "none"), PROMPTS, 0.0, lambda _: None)
+        measure(model, str(tmp_path / "none"), PROMPTS, 0.0, no_time, lambda _: None)
 
 
 def test_the_rate_of_a_place_is_conditional_on_those_before() -> None:

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+from specray.draft.timing import DraftTimer
+from tests.models.test_agreement import save_model
+
+
+def test_a_draft_takes_its_time_for_every_prompt_also_one_longer_than_it_can_hold(
+    tmp_path: Path,
+) -> None:
+    timer = DraftTimer(save_model(tmp_path / "draft", seed=0))
+
+    times = [timer.token_s(prompt) for prompt in ([5], [5, 6, 7] * 10, [5, 6, 7] * 1000)]
+
+    assert all(0 < seconds < 1 for seconds in times)
