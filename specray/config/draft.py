@@ -28,6 +28,11 @@ class PromptLookupConfig(Settings):
         32768,
         description="Latest tokens of a prompt that are looked up; some 2 kB and 4 µs each.",
     )
+    max_tokens: PositiveInt = Field(
+        1 << 20,
+        description="Tokens of all requests that are looked up, over a replica; some 2 kB each. "
+        "Beyond it the idlest request makes room.",
+    )
     shared_tokens: NonNegativeInt = Field(
         0,
         description="Tokens of earlier answers to the same tenant that are looked up too, over "

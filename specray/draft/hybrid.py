@@ -167,8 +167,9 @@ class HybridProposer:
             self._model.leave_out(session_id, outcomes)
 
     def take_evicted(self) -> list[int]:
-        """Sessions that the model has dropped since the last call."""
-        evicted = self._model.take_evicted()
+        """Sessions that one of the sources has dropped since the last call."""
+        sources = filter(None, (self._lookup, self._model, self._quick))
+        evicted = list(chain.from_iterable(source.take_evicted() for source in sources))
         for session_id in evicted:
             self.close(session_id)
         return evicted

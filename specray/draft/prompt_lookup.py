@@ -60,23 +60,26 @@ class PromptLookup:
         self._shared: EarlierAnswers | None = None
         if config.shared_tokens:
             self._shared = EarlierAnswers(config.min_ngram, config.max_ngram, config.shared_tokens)
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _Entry] = {}  # the idlest first
+        self._num_tokens = 0  # in their indexes
+        self._evicted: list[int] = []
 
     def open(self, session: OpenSession) -> None:
         """Indexes the session's tokens; raises SessionRejectedError when there are none."""
         self.close(session.session_id)
         indexed = session.token_ids[-self._config.prompt_tokens :]
-        self._entries[session.session_id] = _Entry(
+        entry = _Entry(
             Session(session),
             NgramIndex(self._config.min_ngram, self._config.max_ngram, indexed),
             self._survival.table(session.sampling),
             "" if self._config.shared_between_tenants else session.tenant,
             len(session.token_ids),
         )
+        self._add(session.session_id, entry)
 
     def commit(self, commit: Commit) -> None:
         """Indexes what was committed; raises SessionRejectedError after a missed commit."""
-        entry = self._entries.pop(commit.session_id, None)
+        entry = self._remove(commit.session_id)
         if entry is None:
             raise unknown_session(commit.session_id)
         entry.session.extend(commit)
@@ -84,11 +87,11 @@ class PromptLookup:
             for index, guess, survival in self._guesses(entry, entry.index.end):
                 survival.observe(guess, is_right=index.copy(guess.position, 1) == [token_id])
             entry.index.extend((token_id,))
-        self._entries[commit.session_id] = entry
+        self._add(commit.session_id, entry)
 
     def close(self, session_id: int) -> None:
         """Forgets the session, but for its answer if that is shared."""
-        entry = self._entries.pop(session_id, None)
+        entry = self._remove(session_id)
         if entry is not None and self._shared is not None:
             self._shared.add(entry.tenant, entry.session.token_ids[entry.num_opened_with :])
 
@@ -104,8 +107,9 @@ class PromptLookup:
         return False
 
     def take_evicted(self) -> list[int]:
-        """Nothing: an index is small, and closed with its session."""
-        return []
+        """Sessions that were closed since the last call to make room for others."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def session(self, session_id: int) -> Session:
         """An open session, as it is now."""
@@ -148,6 +152,21 @@ class PromptLookup:
                     )
             if accepted is not None:
                 context, last = index.beyond(context, accepted), accepted
+
+    def _add(self, session_id: int, entry: _Entry) -> None:
+        """Puts it last; where there are too many tokens then, the idlest sessions go."""
+        self._entries[session_id] = entry
+        self._num_tokens += len(entry.index)
+        while self._num_tokens > self._config.max_tokens and len(self._entries) > 1:
+            idlest = next(iter(self._entries))
+            self.close(idlest)
+            self._evicted.append(idlest)
+
+    def _remove(self, session_id: int) -> _Entry | None:
+        entry = self._entries.pop(session_id, None)
+        if entry is not None:
+            self._num_tokens -= len(entry.index)
+        return entry
 
     def _look_up(self, entry: _Entry, context: Context, depth: int) -> Lookup:
         """The copy that is expected to get furthest."""

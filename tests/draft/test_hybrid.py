@@ -240,6 +240,19 @@ def test_a_session_that_the_model_evicts_is_gone_from_both() -> None:
         proposer.commit(Commit(1, len(REPETITIVE), (1,), 3, sent_at_ns=0))
 
 
+def test_a_session_that_look_ups_evict_is_gone_from_both() -> None:
+    model = Scripted()
+    lookup = PromptLookup(PromptLookupConfig(max_tokens=len(REPETITIVE) + 2))
+    proposer = HybridProposer(lookup, model)
+    begin(proposer, 1, REPETITIVE)
+    begin(proposer, 2, FRESH)
+
+    assert proposer.take_evicted() == [1]
+    with pytest.raises(SessionRejectedError, match="not open"):
+        model.commit(Commit(1, len(REPETITIVE), (1,), 3, sent_at_ns=0))
+    assert now(proposer.propose([2])).session_id == 2
+
+
 def test_the_model_catches_up_with_what_was_copied(llama: PreTrainedModel) -> None:
     """After commits that look-ups answered, the model says what it would have said anyway."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
+from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, SamplingSettings
 
 
@@ -154,4 +155,30 @@ def test_of_a_long_prompt_the_latest_tokens_are_looked_up() -> None:
     proposer.commit(Commit(1, 7, (1, 2), depth=1, sent_at_ns=0))
     assert proposer.propose([1])[0].token_ids == ()
     proposer.commit(Commit(1, 9, (5, 6), depth=1, sent_at_ns=0))
+    assert proposer.propose([1])[0].token_ids == (7,)
+
+
+def test_the_idlest_session_makes_room() -> None:
+    proposer = PromptLookup(PromptLookupConfig(max_tokens=10))
+    for session_id in (1, 2, 3):
+        proposer.open(OpenSession(session_id, (5, 6, 7), 3, SamplingSettings(), depth=1))
+    proposer.commit(Commit(1, 3, (5,), depth=1, sent_at_ns=0))
+    assert proposer.take_evicted() == []
+
+    proposer.open(OpenSession(4, (5, 6, 7), 3, SamplingSettings(), depth=1))
+
+    assert proposer.take_evicted() == [2]
+    assert proposer.take_evicted() == []
+    with pytest.raises(SessionRejectedError):
+        proposer.commit(Commit(2, 3, (5,), depth=1, sent_at_ns=0))
+    proposer.commit(Commit(1, 4, (6,), depth=1, sent_at_ns=0))
+    assert proposer.take_evicted() == [3]
+
+
+def test_a_session_alone_may_be_as_long_as_it_likes() -> None:
+    proposer = PromptLookup(PromptLookupConfig(max_tokens=2))
+    proposer.open(OpenSession(1, (5, 6, 7), 3, SamplingSettings(), depth=1))
+    proposer.commit(Commit(1, 3, (5, 6), depth=1, sent_at_ns=0))
+
+    assert proposer.take_evicted() == []
     assert proposer.propose([1])[0].token_ids == (7,)
