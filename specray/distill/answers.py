@@ -77,11 +77,13 @@ def answer_prompts(
             raise InvalidConfigError(
                 f"--max-prompt-tokens {plan.max_prompt_tokens}: no prompt to {purpose} is as short"
             )
+    left = [
+        (work.answers / name, entries)
+        for index, (name, entries) in enumerate(jobs)
+        if index % part[1] == part[0] and not (work.answers / name).is_file()
+    ]
     done_tokens, start = 0, time.monotonic()
-    for index, (name, entries) in enumerate(jobs):
-        path = work.answers / name
-        if index % part[1] != part[0] or path.is_file():
-            continue
+    for number, (path, entries) in enumerate(left, 1):
         completions = generator.generate([request for _, _, request in entries], plan.top_k)
         answers = [
             Answer(prompt, is_greedy, np.array(request.prompt, np.int32), *completion)
@@ -89,8 +91,12 @@ def answer_prompts(
         ]
         _save(path, answers)
         done_tokens += sum(len(completion.token_ids) for completion in completions)
-        rate = done_tokens / (time.monotonic() - start)
-        logger.info("answers: file %d of %d, %.0f tokens/s", index + 1, len(jobs), rate)
+        seconds = time.monotonic() - start
+        logger.info(
+            "answers: file %d of %d, %.0f tokens/s, %.0f min left",
+            *(number, len(left), done_tokens / seconds),
+            seconds / 60 * (len(left) - number) / number,
+        )
 
 
 _Entry = tuple[int, bool, SampleRequest]

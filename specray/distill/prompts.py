@@ -139,11 +139,10 @@ class _Writer:
 
     def write(self, kind: str, split: str, count: int) -> list[Prompt]:
         """Up to `count` prompts: some that were asked for are not usable."""
-        texts = [
-            text
-            for shard in range(-(-count // _SHARD))
-            for text in self._shard(kind, split, shard, min(_SHARD, count - shard * _SHARD))
-        ]
+        texts: list[str] = []
+        for shard in range(-(-count // _SHARD)):
+            texts += self._shard(kind, split, shard, min(_SHARD, count - shard * _SHARD))
+            logger.info("prompts: %d of %d of kind %s, %s", len(texts), count, kind, split)
         return [
             Prompt(f"{split}-{kind}-{i}", kind, split, [{"role": "user", "content": text}])
             for i, text in enumerate(texts)

@@ -168,3 +168,19 @@ def test_how_many_prompts_are_too_long_is_said(
     assert 0 < len(echo.requests) < 10
     num_left_out = 5 - len(echo.requests) // 2
     assert f"{num_left_out} of 5 prompts are left out" in caplog.text
+
+
+def test_progress_counts_what_is_left_of_ones_own_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    work = WorkFolder(tmp_path)
+    answer(work, Echo(), part=(0, 2))
+    first = [line for line in caplog.messages if line.startswith("answers: file")]
+    caplog.clear()
+    answer(work, Echo())
+    rest = [line for line in caplog.messages if line.startswith("answers: file")]
+
+    assert [line.split(",")[0] for line in first] == [f"answers: file {n} of 3" for n in (1, 2, 3)]
+    assert [line.split(",")[0] for line in rest] == [f"answers: file {n} of 3" for n in (1, 2, 3)]
+    assert rest[-1].endswith(", 0 min left")
