@@ -1,12 +1,14 @@
 """The service's own slow loop in simulated clusters."""
 
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
+import numpy as np
 import pytest
 
 from specray.config import ObjectiveConfig
 from specray.control.roofline import StepLoad
-from specray.simulate.agreement import ByPlace
+from specray.simulate.agreement import Agreement, AgreementModel, ByPlace
 from specray.simulate.arrivals import Arrival
 from specray.simulate.cluster import ClusterSettings, Run, simulate
 from specray.simulate.draft import DraftSettings
@@ -42,10 +44,20 @@ def settings(num_targets: int, num_drafts: int = 1, **pool: float) -> ClusterSet
 
 
 def steady(
-    at_once: int, pool: ClusterSettings, agreement: ByPlace = GOOD, until_s: float = UNTIL_S
+    at_once: int, pool: ClusterSettings, agreement: AgreementModel = GOOD, until_s: float = UNTIL_S
 ) -> Run:
     many = requests([Arrival(0.0, 16, 200)] * 12 * at_once, agreement)
     return simulate(pool, many, num_at_once=at_once, until_s=until_s)
+
+
+class Easier:
+    """The first requests can't be foreseen; the others can."""
+
+    def __init__(self, num_hard: int) -> None:
+        self._laws = chain(repeat(BAD, num_hard), repeat(GOOD))
+
+    def draw(self, rng: np.random.Generator, num_tokens: int) -> Agreement:
+        return next(self._laws).draw(rng, num_tokens)
 
 
 def last_sizes(run: Run) -> set[int]:
@@ -83,6 +95,18 @@ def test_drafts_that_are_never_right_are_not_kept() -> None:
 
     assert max(last_sizes(run)) <= 1  # one comes back for a trial
     assert 0 in {size.num_drafts for size in run.sizes}
+
+
+def test_drafts_that_were_given_up_come_back_when_texts_are_easier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specray.control.draft_trial._FIRST_PAUSE_S", 20.0)
+
+    run = steady(4, settings(2, 3), Easier(12), until_s=80.0)
+
+    sizes = [size.num_drafts for size in run.sizes]
+    assert 0 in sizes
+    assert min(sizes[-3:]) > 1
 
 
 @pytest.mark.parametrize("bounds", [{"min_drafts": 2}, {"max_drafts": 2}])
