@@ -16,32 +16,34 @@ class DraftTrial:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Takes a clock; seconds."""
+        self.is_on = False
         self._clock = clock
         self._pause_s = _FIRST_PAUSE_S
-        self._gone_at: float | None = None
-        self._is_on = False
+        self._gone_at: float | None = None  # since when there has been no draft
         self._ends_at: float | None = None
 
-    def is_on(self, num_drafts: int, *, pays: bool, has_requests: bool) -> bool:
-        """Whether one draft is to be there though none seems to pay; to be asked regularly.
+    def update(self, num_drafts: int, *, pays: bool, may_help: bool) -> None:
+        """Begins, goes on or ends; to be called regularly.
 
         Args:
             num_drafts: those that are there.
             pays: Whether drafts seem to pay.
-            has_requests: Whether there is anything to try one on.
+            may_help: Whether one could show anything: a trial without requests ends, and counts
+                for nothing.
         """
         now = self._clock()
         if pays:
             self._end(_FIRST_PAUSE_S)
-        elif num_drafts > 0:
+        elif not may_help:
+            self._end(self._pause_s)
+        elif self.is_on and num_drafts > 0:
+            self._go_on(now)
+        if num_drafts > 0:
             self._gone_at = None
-            if self._is_on:
-                self._go_on(now)
         elif self._gone_at is None:
             self._gone_at = now
-        elif has_requests and now - self._gone_at >= self._pause_s:
-            self._is_on = True
-        return self._is_on
+        elif may_help and now - self._gone_at >= self._pause_s:
+            self.is_on = True
 
     def _go_on(self, now: float) -> None:
         self._ends_at = now + _TRIAL_S if self._ends_at is None else self._ends_at
@@ -50,6 +52,5 @@ class DraftTrial:
 
     def _end(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        self._gone_at = None
-        self._is_on = False
+        self.is_on = False
         self._ends_at = None

@@ -14,6 +14,7 @@ from specray.control.pools import MOST_DRAFTS, Decision, wanted_drafts, wanted_t
 from specray.control.reports import DraftReport, TargetReport
 
 _BY_HAND = "chosen by hand"
+_HOPED_GAIN = 1.5  # of speculation without waits: what a fairly good draft brings
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class SlowLoop:
         drafts: Sequence[DraftReport],
         by_hand: ByHand,
         max_wait_s: float = math.inf,
+        *,
+        is_enabled: bool = True,
     ) -> Decisions:
         """Decide anew; while it is frozen only what is chosen by hand changes.
 
@@ -94,9 +97,10 @@ class SlowLoop:
             drafts: The same.
             by_hand: What a person has chosen.
             max_wait_s: Longest that a step waits for proposals.
+            is_enabled: Whether targets may speculate.
         """
         if not by_hand.is_frozen:
-            self._decided = self._decide(targets, drafts, max_wait_s)
+            self._decided = self._decide(targets, drafts, max_wait_s, is_enabled=is_enabled)
         num_now = Counter([t.deployment for t in targets] + [d.deployment for d in drafts])
         chosen = {
             pool: Decision(pool, number, num_now[pool], _BY_HAND)
@@ -118,18 +122,23 @@ class SlowLoop:
         targets: Sequence[TargetReport],
         drafts: Sequence[DraftReport],
         max_wait_s: float,
+        *,
+        is_enabled: bool,
     ) -> Decisions:
         self._costs = draft_costs(drafts, self._costs)
         before = self._decided
         depth = depth_ceiling(targets, drafts, self._costs, before.max_depth.value, self._max_depth)
         fan_out = fan_out_ceiling(drafts, before.max_fan_out.value, self._max_fan_out)
-        return Decisions(depth, fan_out, self._pools(targets, drafts, max_wait_s))
+        pools = self._pools(targets, drafts, max_wait_s, is_enabled=is_enabled)
+        return Decisions(depth, fan_out, pools)
 
     def _pools(
         self,
         targets: Sequence[TargetReport],
         drafts: Sequence[DraftReport],
         max_wait_s: float,
+        *,
+        is_enabled: bool,
     ) -> dict[str, Decision]:
         """Only pools that can be told something of; Serve holds the others as they are."""
         targets = [self._recalled(target, has_drafts=bool(drafts)) for target in targets]
@@ -143,22 +152,43 @@ class SlowLoop:
         if self._draft_pool is None:
             return pools
         if targets:
-            wanted = wanted_drafts(
-                *(self._draft_pool, targets, len(drafts), self._costs),
-                *(self._objective, self._most_drafts, max_wait_s),
+            pools[self._draft_pool] = self._drafts(
+                self._draft_pool, targets, len(drafts), max_wait_s, is_enabled=is_enabled
             )
-            pools[self._draft_pool] = self._tried(wanted, targets)
         elif self._draft_pool in self._decided.num_replicas:  # targets are at 0: so are drafts
-            pools[self._draft_pool] = self._decided.num_replicas[self._draft_pool]
+            pools[self._draft_pool] = self._without_targets(self._draft_pool, len(drafts))
         return pools
 
-    def _tried(self, drafts: Decision, targets: Sequence[TargetReport]) -> Decision:
-        """The decision, or one draft if none has been there for long."""
-        has_requests = any(target.num_running for target in targets)
-        pays = drafts.value > 0
-        if self._trial.is_on(drafts.before, pays=pays, has_requests=has_requests):
-            return replace(drafts, value=1, reason="on trial: whether speculation pays again")
-        return drafts
+    def _drafts(
+        self,
+        pool: str,
+        targets: Sequence[TargetReport],
+        num_drafts: int,
+        max_wait_s: float,
+        *,
+        is_enabled: bool,
+    ) -> Decision:
+        """As many as pay, or one on trial where only what was last seen of them speaks against."""
+
+        def decision(targets: Sequence[TargetReport]) -> Decision:
+            return wanted_drafts(
+                *(pool, targets, num_drafts, self._costs),
+                *(self._objective, self._most_drafts, max_wait_s),
+            )
+
+        wanted = decision(targets)
+        may_help = is_enabled and decision([_hopeful(target) for target in targets]).value > 0
+        self._trial.update(num_drafts, pays=wanted.value > 0, may_help=may_help)
+        if self._trial.is_on:
+            return replace(wanted, value=1, reason="on trial: whether speculation pays again")
+        return wanted
+
+    def _without_targets(self, pool: str, num_drafts: int) -> Decision:
+        decided = self._decided.num_replicas[pool]
+        if self._trial.is_on:
+            self._trial.update(num_drafts, pays=False, may_help=False)
+            return replace(decided, value=0, reason="no requests")
+        return decided
 
     def _recalled(self, target: TargetReport, *, has_drafts: bool) -> TargetReport:
         """Without drafts: with the hit rate of the time when there were some to ask."""
@@ -168,3 +198,10 @@ class SlowLoop:
         if has_drafts or known is None:
             return target
         return replace(target, hit_rate=known, asked_per_s=max(ENOUGH, target.asked_per_s))
+
+
+def _hopeful(target: TargetReport) -> TargetReport:
+    """The same, if speculation were as good as one may hope."""
+    if target.gain_step_s <= 0:
+        return target
+    return replace(target, gain=max(target.gain, _HOPED_GAIN))

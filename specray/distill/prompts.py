@@ -206,8 +206,8 @@ def _from_texts(
 def _users(plan: PromptPlan) -> list[Prompt]:
     """The user's own prompts, some of them held out, so that the draft is measured by them too.
 
-    Which ones depends on their words only: a training with another seed that goes on from this
-    one's layers is not measured by what they have learnt.
+    Which ones depends on their words only: a training of the same prompts with another seed that
+    goes on from this one's layers is not measured by what they have learnt.
     """
     prompts = _distinct(prompt for file in plan.files for prompt in _from_file(file))
     count = min(plan.num_held_out, len(prompts) // _USERS_PER_HELD_OUT)

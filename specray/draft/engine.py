@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from specray.control.batch_cost import BatchCost
 from specray.draft.directory import Address, Directory
@@ -18,6 +19,13 @@ from specray.wire.timeline import OFF, Timeline
 
 _PRESSED_TURNS = 4  # then prefills and the like get their turn all the same
 _EQUAL: Mapping[str, float] = MappingProxyType({})
+
+
+class _Latest(NamedTuple):
+    """A session's latest commit."""
+
+    length: int  # of the session, by now
+    arrived_ns: int
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ class DraftEngine:
         self._tenants: dict[int, str] = {}
         self._cost = cost or BatchCost()  # of answers
         self._early_commits: dict[int, list[Commit]] = {}  # of sessions in `_opening`
-        self._arrived_ns: dict[int, int] = {}  # of the last commit
+        self._latest: dict[int, _Latest] = {}  # commits
         self._wanting = FairQueue(weights)  # sessions to be answered
         self._num_pressed = 0  # turns in a row that left answers owing
         self._has_work = False  # whether the proposer may have more to do between turns
@@ -148,7 +156,8 @@ class DraftEngine:
         if session_id is None:
             self._replies.add_lost(address)
             return
-        self._arrived_ns[session_id] = arrived_ns
+        length = commit.position + len(commit.token_ids)
+        self._latest[session_id] = _Latest(length, arrived_ns)
         commit = replace(commit, session_id=session_id)
         if session_id in self._opening:
             self._early_commits[session_id].append(commit)
@@ -205,17 +214,17 @@ class DraftEngine:
         most = self._cost.divisible_size if is_shared else len(self._wanting)
         wanting = dict.fromkeys(self._wanting.take(most))
         started_s = time.monotonic()
-        arrived = {session_id: self._arrived_ns[session_id] / 1e9 for session_id in wanting}
-        all_answered: set[int] = set()  # not those whose answer was sent ahead
+        commits = {session_id: self._latest[session_id] for session_id in wanting}
+        answers: set[int] = set()  # sessions whose answer had not been sent ahead
         while wanting:
-            answered = self._propose(list(wanting))
-            all_answered |= answered
+            answered = self._propose(list(wanting), answers)
             self._replies.send()  # at once: the others' answers may take longer
             self._collect_evicted()
             left = {i: None for i in wanting if i not in answered and self._directory.is_held(i)}
             wanting = left if len(left) < len(wanting) else {}
-        if answered_at := [at for session_id, at in arrived.items() if session_id in all_answered]:
-            self._note_batch(answered_at, started_s)
+        # A custom proposer may speak of others, too.
+        if asked := answers & commits.keys():
+            self._note_batch([commits[i].arrived_ns / 1e9 for i in asked], started_s)
 
     def _note_batch(self, arrived: Sequence[float], started_s: float) -> None:
         """Learns from a batch of answers whose commits came at these times."""
@@ -224,23 +233,34 @@ class DraftEngine:
         stats.queued_s += sum(max(0.0, started_s - at) for at in arrived)
         stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s
 
-    def _propose(self, session_ids: Sequence[int]) -> set[int]:
-        """Asks once; returns who was answered."""
+    def _propose(self, session_ids: Sequence[int], answers: set[int]) -> set[int]:
+        """Asks once.
+
+        Args:
+            session_ids: whom for.
+            answers: to which those are added who got a proposal for where they are, and not only
+                for outcomes to come: these may follow an answer that was sent ahead.
+
+        Returns:
+            Who got anything, and needs to be asked for no more.
+        """
         answered = set()
         started_s = time.monotonic()
         for proposal in self._proposer.propose(session_ids):
             session_id = proposal.session_id
-            if session_id not in self._arrived_ns:
+            latest = self._latest.get(session_id)
+            if latest is None:
                 continue  # a custom proposer speaks of a session that is closed, or never was
             answered.add(session_id)
+            if proposal.position == latest.length and session_id not in answers:
+                answers.add(session_id)
+                self.stats.num_proposals += 1
             # 0 would say that it was drafted ahead.
-            draft_time_us = max(1, (time.monotonic_ns() - self._arrived_ns[session_id]) // 1000)
+            draft_time_us = max(1, (time.monotonic_ns() - latest.arrived_ns) // 1000)
             self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
             num_tokens = len(proposal.token_ids)
             self.stats.num_proposed += num_tokens
             self._journal.add(session_id, proposals=1, proposed_tokens=num_tokens)
-        answered &= set(session_ids)
-        self.stats.num_proposals += len(answered)
         if answered:
             self._timeline.span("answer", started_s, sessions=sorted(answered))
         return answered
@@ -250,7 +270,7 @@ class DraftEngine:
         if not isinstance(self._proposer, DraftsAhead):
             return
         for proposal in self._proposer.take_ahead():
-            if proposal.session_id in self._arrived_ns:
+            if proposal.session_id in self._latest:
                 address = self._directory.address(proposal.session_id)
                 self._replies.add_proposal(address, proposal, draft_time_us=0)
                 self._timeline.mark("outcome sent", at=proposal.position)
@@ -273,7 +293,7 @@ class DraftEngine:
         self._journal.end(session_id, outcome)
         self._opening.pop(session_id, None)
         self._early_commits.pop(session_id, None)
-        self._arrived_ns.pop(session_id, None)
+        self._latest.pop(session_id, None)
         self._tenants.pop(session_id, None)
         self._to_open.discard(session_id)
         self._wanting.discard(session_id)

@@ -60,6 +60,8 @@ class EarlierAnswers:
 
     def add(self, tenant: str, token_ids: Sequence[int]) -> None:
         """Takes in an answer to a tenant; of one that is too long, the beginning."""
+        if not token_ids:
+            return
         if tenant not in self._indexes:
             self._indexes[tenant] = SharedIndex(*self._range, self._max_tokens)
         self._indexes.move_to_end(tenant)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 _SCALE_BITS = 16  # of a group of weights
 _ZERO_POINT_BITS = 4
+_FP8_METHODS = ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt")
 
 
 class Quantization(NamedTuple):
@@ -13,6 +14,7 @@ class Quantization(NamedTuple):
 
     bits: float  # of a weight of a linear layer, with its share of the scales
     kept: tuple[str, ...]  # names, or parts of names, of the layers left as they are
+    compute_dtype: str | None = None  # of the products; None: weights are widened to the model's
 
     def applies_to(self, layer: str) -> bool:
         """Whether the linear layer of that name is quantised; the head never is."""
@@ -30,12 +32,12 @@ def read_quantization(given: Mapping[str, Any]) -> Quantization | None:
         (),
     )
     bits = _bits(given)
-    return None if bits is None else Quantization(bits, tuple(kept))
+    return None if bits is None else Quantization(bits, tuple(kept), _compute_dtype(given))
 
 
 def _bits(given: Mapping[str, Any]) -> float | None:
     method = str(given.get("quant_method", ""))
-    if method in ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"):
+    if method in _FP8_METHODS:
         # Scales of a row or a block of 128 × 128 weights don't count.
         return None if "FP4" in str(given.get("quant_algo", "")) else 8.0
     if method in ("awq", "gptq"):
@@ -43,12 +45,27 @@ def _bits(given: Mapping[str, Any]) -> float | None:
         overhead = (_SCALE_BITS + _ZERO_POINT_BITS) / group if group > 0 else 0.0
         return float(given.get("bits", 4)) + overhead
     if method == "compressed-tensors":
-        groups = list(given.get("config_groups", {}).values())
-        weights = groups[0].get("weights", {}) if len(groups) == 1 else {}
+        weights = _only_group(given).get("weights", {})
         group = weights.get("group_size") or 0
         bits = weights.get("num_bits")
         return None if bits is None else bits + (_SCALE_BITS / group if group > 0 else 0.0)
     return None
+
+
+def _compute_dtype(given: Mapping[str, Any]) -> str | None:
+    """Both sides of a product have to be of eight bits for it to be computed in them."""
+    if given.get("quant_method") in _FP8_METHODS:
+        return "fp8"
+    inputs = _only_group(given).get("input_activations") or {}
+    if inputs.get("num_bits") != 8:
+        return None
+    return "fp8" if inputs.get("type") == "float" else "int8"
+
+
+def _only_group(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What compressed-tensors says of all layers; nothing where it says several things."""
+    groups = list(given.get("config_groups", {}).values())
+    return groups[0] if len(groups) == 1 else {}
 
 
 def _matches(layer: str, pattern: str) -> bool:

@@ -36,6 +36,7 @@ class ModelSize:
     ffn_size: int
     vocab_size: int
     max_positions: int
+    quantized_dtype: str | None = None  # of products with quantised weights; None: they are widened
 
     def weight_bytes(self, dtype: str = "auto") -> int:
         """Bytes of all weights; `auto` is the checkpoint's type."""
@@ -51,12 +52,9 @@ class ModelSize:
         return 2 * self.num_layers * heads * self.head_dim * self._bytes(dtype)
 
     def compute_dtype(self, dtype: str = "auto") -> str:
-        """In which most products are computed; `auto` is the checkpoint's type.
-
-        Weights of 8 bits are multiplied in FP8 by devices that can; fewer bits are widened first.
-        """
-        if self.num_quantized > self.num_parameters / 2 and self.quantized_bits == 8:
-            return "fp8"
+        """In which most products are computed, by a device that can; `auto` as above."""
+        if self.quantized_dtype and self.num_quantized > self.num_parameters / 2:
+            return self.quantized_dtype
         return self.dtype if dtype == "auto" else dtype
 
     def _bytes(self, dtype: str) -> int:
@@ -131,4 +129,5 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         ffn_size=getattr(text, "ffn_dim", 0) if ffn_size is None else ffn_size,
         vocab_size=text.vocab_size,
         max_positions=text.max_position_embeddings,
+        quantized_dtype=scheme.compute_dtype if scheme else None,
     )

@@ -141,6 +141,7 @@ class Controller:
             [report for report in reports if isinstance(report, DraftReport)],
             self._by_hand,
             self._policy.max_wait_ms / 1e3,
+            is_enabled=self._policy.is_enabled,
         )
         self._metrics.publish(decisions)
         for decision in decisions.all():

@@ -16,8 +16,8 @@ class Pool:
         times = []
         until = self.now + seconds
         while self.now < until:
-            is_on = self._trial.is_on(self.num_drafts, pays=pays, has_requests=has_requests)
-            self.num_drafts = int(is_on or pays)
+            self._trial.update(self.num_drafts, pays=pays, may_help=has_requests)
+            self.num_drafts = int(self._trial.is_on or pays)
             times += [self.now] * self.num_drafts
             self.now += 10.0
         return times
@@ -59,16 +59,30 @@ def test_while_there_are_drafts_anyway_none_is_on_trial() -> None:
     now = [0.0]
     trial = DraftTrial(lambda: now[0])
     for now[0] in range(0, 7200, 10):
-        assert not trial.is_on(1, pays=False, has_requests=True)
+        trial.update(1, pays=False, may_help=True)
+        assert not trial.is_on
 
 
 def test_a_trial_lasts_from_when_the_draft_is_there() -> None:
     now = [0.0]
     trial = DraftTrial(lambda: now[0])
     for now[0] in range(0, 1500, 10):  # its weights are loaded for a quarter of an hour
-        is_on = trial.is_on(0, pays=False, has_requests=True)
-    assert is_on
+        trial.update(0, pays=False, may_help=True)
+    assert trial.is_on
     for now[0] in range(1500, 1620, 10):
-        assert trial.is_on(1, pays=False, has_requests=True)
+        trial.update(1, pays=False, may_help=True)
+        assert trial.is_on
     now[0] = 1620.0
-    assert not trial.is_on(1, pays=False, has_requests=True)
+    trial.update(1, pays=False, may_help=True)
+    assert not trial.is_on
+
+
+def test_a_trial_ends_with_the_requests_and_counts_for_nothing() -> None:
+    pool = Pool()
+    pool.run(630.0)
+    assert pool.run(600.0, has_requests=False) == []
+
+    times = pool.run(700.0)
+
+    assert times[0] - 1230.0 < 30.0  # at once, as none was there for ten minutes
+    assert len(times) == 13

@@ -118,17 +118,55 @@ def test_drafts_follow_targets_that_have_gone() -> None:
     assert sizes(deciding)["draft"] == 0
 
 
+USELESS = target(gain=0.9)
+
+
+def on_trial(now: list[float], **changes: Any) -> SlowLoop:
+    """Ten minutes without drafts, which are believed to be of no use."""
+    deciding = loop(clock=lambda: now[0], **changes)
+    for now[0] in range(0, 610, 10):
+        deciding.decide([USELESS], [], FREE)
+    return deciding
+
+
 def test_drafts_that_were_given_up_are_tried_again() -> None:
     now = [0.0]
-    deciding = loop(clock=lambda: now[0])
-    useless = target(gain=0.9)
-    wanted = {}
-    for now[0] in range(0, 700, 10):
-        deciding.decide([useless], [], FREE)
-        wanted[now[0]] = sizes(deciding)["draft"]
+    deciding = on_trial(now)
 
-    assert {number for at, number in wanted.items() if at < 600} == {0}
-    assert {number for at, number in wanted.items() if at >= 600} == {1}
+    assert sizes(deciding)["draft"] == 1
     assert deciding.decisions.num_replicas["draft"].reason.startswith("on trial")
-    deciding.decide([idle(gain=0.9)], [draft()] * 2, FREE)
+    deciding.decide([USELESS], [draft()] * 2, FREE)
     assert sizes(deciding)["draft"] == 1  # and not more than one, whatever there is
+
+
+def test_before_its_time_there_is_no_trial() -> None:
+    now = [0.0]
+    deciding = loop(clock=lambda: now[0])
+    for now[0] in range(0, 600, 10):
+        deciding.decide([USELESS], [], FREE)
+        assert sizes(deciding)["draft"] == 0
+
+
+def test_a_trial_ends_with_the_requests_or_the_targets() -> None:
+    now = [0.0]
+    deciding = on_trial(now)
+    deciding.decide([idle(gain=0.9)], [draft()], FREE)
+    assert sizes(deciding)["draft"] == 0
+
+    deciding = on_trial(now)
+    deciding.decide([], [draft()], FREE)
+    assert sizes(deciding)["draft"] == 0
+
+
+def test_nothing_is_tried_where_speculation_is_off_or_times_are_met_without() -> None:
+    now = [0.0]
+    deciding = loop(clock=lambda: now[0])
+    for now[0] in range(0, 1000, 10):
+        deciding.decide([USELESS], [], FREE, is_enabled=False)
+    assert sizes(deciding)["draft"] == 0
+
+    limits: dict[str, Any] = {"draft_pool": "draft", "max_depth": 5, "max_fan_out": 8}
+    in_time = SlowLoop(ObjectiveConfig(goal="slo", tpot_ms=100.0), **limits, clock=lambda: now[0])
+    for now[0] in range(0, 1000, 10):
+        in_time.decide([USELESS], [], FREE)  # 60 ms a token
+    assert sizes(in_time)["draft"] == 0

@@ -62,6 +62,15 @@ def test_no_tenant_finds_what_another_was_answered() -> None:
     assert not known(answers, "c", 1, 2)
 
 
+def test_who_was_answered_nothing_takes_no_room() -> None:
+    answers = EarlierAnswers(2, 4, max_tokens=10)
+    answers.add("a", [1, 2, 3])
+    for number in range(100):
+        answers.add(f"tenant {number}", [])
+
+    assert len(answers._indexes) == 1
+
+
 def test_all_tenants_together_hold_no_more_than_they_may() -> None:
     answers = EarlierAnswers(2, 4, max_tokens=40)
     for number in range(20):

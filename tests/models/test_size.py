@@ -132,6 +132,31 @@ def test_only_what_is_quantised_shrinks(
     assert size.weight_bytes() == plain + num_quantized * bits / 8
 
 
+def _compressed(kind: str, inputs: dict[str, Any] | None) -> dict[str, Any]:
+    group = {"weights": {"num_bits": 8, "type": kind}, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        (_compressed("float", {"num_bits": 8, "type": "float"}), "fp8"),
+        (_compressed("int", {"num_bits": 8, "type": "int"}), "int8"),
+        (_compressed("int", None), "bfloat16"),  # weights alone are widened
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "bfloat16"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["mlp"]}, "bfloat16"),  # too little
+    ],
+)
+def test_products_are_computed_in_eight_bits_only_if_both_sides_are(
+    tmp_path: Path, scheme: dict[str, Any], dtype: str
+) -> None:
+    size = known(saved(tmp_path, quantization_config=scheme))
+
+    assert size.compute_dtype() == dtype
+    assert size.compute_dtype("float16") == (dtype if dtype != "bfloat16" else "float16")
+
+
 def test_a_plain_checkpoint_may_be_quantised_by_vllm(tmp_path: Path) -> None:
     size = read_size(saved(tmp_path), quantization="fp8")
 
