@@ -124,7 +124,7 @@ SIZE, LEFT, TOP = 440, 70, 50
 def diagram(figures: dict[str, Any]) -> str:
     """A reliability diagram; a point's area is its share of the tokens."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE + 330}" height="{SIZE + 120}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE + 370}" height="{SIZE + 120}" '
         'font-family="sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="white"/>',
         text(LEFT, 28, "Survival of draft tokens: predicted and true", size=16),
