@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from specray.distill.answers import Answer, find_shards, load_shard
 from specray.distill.examples import trim_loop
 from specray.distill.learner import Texts
 from specray.distill.prefix import PrefixStore
 from specray.distill.prompts import HELD_OUT, TRAIN
+from specray.distill.shards import Answer, find_shards, load_shard
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError
 

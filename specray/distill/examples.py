@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.distill.answers import Answer
 from specray.distill.loops import loop_start
 from specray.distill.losses import Targets
+from specray.distill.shards import Answer
 
 _BATCHES_PER_BUCKET = 16  # sorted by length together; larger pads less and shuffles less
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.distill.answers import Answer
+from specray.distill.shards import Answer
 from specray.models.ngrams import context_keys
 
 MAX_ORDER = 4

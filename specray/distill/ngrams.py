@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from specray.distill.answers import find_shards, load_shard
 from specray.distill.examples import trim_loop
 from specray.distill.ngram_counts import Counts, count_ngrams
 from specray.distill.prompts import TRAIN
+from specray.distill.shards import find_shards, load_shard
 from specray.distill.work import WorkFolder, write_whole
 from specray.errors import InvalidConfigError
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.distill.answers import Answer
+from specray.distill.shards import Answer
 from specray.distill.student import attach_prefix, detach_prefix, layers_of
 from specray.distill.work import write_whole
 

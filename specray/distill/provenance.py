@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from specray.distill.answers import load_shard
 from specray.distill.best import read_facts
 from specray.distill.settings import DistillSettings
+from specray.distill.shards import load_shard
 from specray.distill.student_choice import chosen_layers
 from specray.distill.work import WorkFolder
 

@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from specray.distill.answers import Answer
 from specray.distill.examples import choose_head, make_batch, plan_epoch, trim_loop
+from specray.distill.shards import Answer
 
 
 def make_answer(prompt: list[int], tokens: list[int], top: list[list[int]]) -> Answer:

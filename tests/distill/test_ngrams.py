@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specray.distill import ngrams
-from specray.distill.answers import Answer
 from specray.distill.ngram_counts import Counts, contexts_of, count_ngrams
+from specray.distill.shards import Answer
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import context_keys, load_ngrams

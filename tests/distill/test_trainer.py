@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from specray.distill import best
-from specray.distill.answers import Answer
 from specray.distill.checkpoint import Progress
 from specray.distill.examples import choose_head
 from specray.distill.learner import Learner, Texts
 from specray.distill.losses import LOSSES
 from specray.distill.provenance import read_curve
+from specray.distill.shards import Answer
 from specray.distill.student import cut
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder
