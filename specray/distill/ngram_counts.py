@@ -5,13 +5,12 @@ too. Each order is drawn towards the one below (by interpolation with a fixed we
 reader needs only the longest context that it finds.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.distill.shards import Answer
+from specray.distill.shards import Answer, Answers
 from specray.models.ngrams import context_keys
 
 MAX_ORDER = 4
@@ -51,7 +50,7 @@ def contexts_of(answer: Answer, size: int) -> NDArray[np.int64]:
     return text[places].astype(np.int64)
 
 
-def count_ngrams(answers: Sequence[Answer], max_order: int = MAX_ORDER) -> list[Counts]:
+def count_ngrams(answers: Answers, max_order: int = MAX_ORDER) -> list[Counts]:
     """Counts what stands behind 1 token, behind 2, and so on.
 
     Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 from zipfile import ZipFile
 
 import numpy as np
@@ -22,6 +22,22 @@ class Answer(NamedTuple):
     token_ids: NDArray[np.int32]  # [tokens]
     top_ids: NDArray[np.int32]  # [tokens, top_k]
     top_logprobs: NDArray[np.float16]  # [tokens, top_k]
+
+    def first(self, length: int) -> "Answer":
+        """The answer up to some length, in tokens."""
+        return self._replace(
+            token_ids=self.token_ids[:length],
+            top_ids=self.top_ids[:length],
+            top_logprobs=self.top_logprobs[:length],
+        )
+
+
+class Answers(Protocol):
+    """Answers in memory, or in files that are read whenever one is asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Answer: ...
+    def __iter__(self) -> Iterator[Answer]: ...
 
 
 class Shard:
