@@ -20,7 +20,7 @@ from specray.models.ngrams import context_keys
 logger = logging.getLogger(__name__)
 
 MAX_ORDER = 4
-MOST_HELD = 1 << 21  # contexts or followers, while an order is counted
+MOST_HELD = 1 << 22  # contexts or followers, while an order is counted
 _TOP = 12  # of the target's tokens at a position
 _LEAST_SHARE = 0.004
 _PULL = 2.0  # observations that the order below counts for
@@ -67,9 +67,9 @@ def count_ngrams(
     Args:
         answers: the target's, without endless loops; gone through several times for each order.
         max_order: longest context.
-        most_held: contexts, and pairs of a context and a follower, to hold while they are counted.
-            Beyond it those that were seen least are dropped, and counts are short by what is
-            logged: rare contexts and unlikely followers may be missing.
+        most_held: contexts, then pairs of a context and a follower, that are held while an order
+            is counted. Of more the rarest are dropped: they may be missing or count for less, by
+            at most what is logged. Below it nothing is lost.
     """
     orders: list[Counts] = []
     for size in range(1, max_order + 1):
@@ -146,7 +146,7 @@ def _places(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.in
 
 def _tell(tally: Tally, what: str) -> None:
     if tally.lost:
-        logger.info("n-grams: rare %s were dropped: counts short by up to %.1f", what, tally.lost)
+        logger.info("n-grams: rare %s were dropped: counts short by up to %.2g", what, tally.lost)
 
 
 def _rows(keys: NDArray[np.int64], sums: Sums, most: int) -> Counts:

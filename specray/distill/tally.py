@@ -27,7 +27,7 @@ class Tally:
         """Starts with nothing.
 
         Args:
-            most: keys to hold; as many additions again wait until they are merged.
+            most: keys to hold; up to a quarter as many additions wait to be merged, besides.
             worth: of each key and its sum.
         """
         self.lost = 0.0  # in worth
@@ -41,7 +41,7 @@ class Tally:
         """Adds a weight to each key; a key may come more than once."""
         self._new.append(Sums(keys, weights))
         self._num_new += len(keys)
-        if self._num_new >= self._most:
+        if 4 * self._num_new >= self._most:
             self._merge()
 
     def read(self) -> Sums:
