@@ -3,17 +3,16 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specray.distill.generation import Generator, SampleRequest
 from specray.distill.prompts import HELD_OUT, TRAIN, Prompt, seeds_of
+from specray.distill.shards import Answer, find_shards, save_shard
 from specray.distill.template import ChatTemplate
-from specray.distill.work import WorkFolder, write_whole
+from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
 
 logger = logging.getLogger(__name__)
@@ -26,17 +25,6 @@ class AnswerPlan(NamedTuple):
     max_tokens: int = 256
     max_prompt_tokens: int = 448  # longer prompts are left out
     shard: int = 128  # answers per file: what a kill costs
-
-
-class Answer(NamedTuple):
-    """One answer. Greedy or sampled at temperature 1."""
-
-    prompt: int  # index among the split's prompts
-    is_greedy: bool
-    prompt_ids: NDArray[np.int32]  # [prompt tokens]
-    token_ids: NDArray[np.int32]  # [tokens]
-    top_ids: NDArray[np.int32]  # [tokens, top_k]
-    top_logprobs: NDArray[np.float16]  # [tokens, top_k]
 
 
 def answer_prompts(
@@ -89,7 +77,7 @@ def answer_prompts(
             Answer(prompt, is_greedy, np.array(request.prompt, np.int32), *completion)
             for (prompt, is_greedy, request), completion in zip(entries, completions, strict=True)
         ]
-        _save(path, answers)
+        save_shard(path, answers)
         done_tokens += sum(len(completion.token_ids) for completion in completions)
         seconds = time.monotonic() - start
         logger.info(
@@ -146,52 +134,3 @@ def _request(
         temperature=0.0 if is_greedy else 1.0,
         may_stop_in_loop=prompt.split == TRAIN,
     )
-
-
-def find_shards(work: WorkFolder, split: str) -> list[Path]:
-    """The files of answers of a split that are there, in order."""
-    return sorted(work.answers.glob(f"{split}-*.npz"))
-
-
-def _save(path: Path, answers: list[Answer]) -> None:
-    arrays: dict[str, Any] = {
-        "prompt": np.array([a.prompt for a in answers], np.int32),
-        "is_greedy": np.array([a.is_greedy for a in answers]),
-        "prompt_lengths": np.array([len(a.prompt_ids) for a in answers], np.int32),
-        "lengths": np.array([len(a.token_ids) for a in answers], np.int32),
-        **{
-            name: _narrow(np.concatenate([getattr(a, name) for a in answers]))
-            for name in ("prompt_ids", "token_ids", "top_ids", "top_logprobs")
-        },
-    }
-
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-
-    write_whole(path, write)
-
-
-def _narrow(array: NDArray[Any]) -> NDArray[Any]:
-    """Ids below 65,536 in half the bytes."""
-    fits = array.dtype == np.int32 and array.max(initial=0) < 1 << 16
-    return array.astype(np.uint16) if fits else array
-
-
-def load_shard(path: Path) -> Iterator[Answer]:
-    """The answers of one file."""
-    with np.load(path) as arrays:
-        held = {name: arrays[name] for name in arrays.files}
-    starts = np.cumsum(held["lengths"]) - held["lengths"]
-    prompt_starts = np.cumsum(held["prompt_lengths"]) - held["prompt_lengths"]
-    for i, (start, prompt_start) in enumerate(zip(starts, prompt_starts, strict=True)):
-        tokens = slice(start, start + held["lengths"][i])
-        prompt = slice(prompt_start, prompt_start + held["prompt_lengths"][i])
-        yield Answer(
-            int(held["prompt"][i]),
-            bool(held["is_greedy"][i]),
-            held["prompt_ids"][prompt].astype(np.int32),
-            held["token_ids"][tokens].astype(np.int32),
-            held["top_ids"][tokens].astype(np.int32),
-            held["top_logprobs"][tokens],
-        )

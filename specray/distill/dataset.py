@@ -1,31 +1,65 @@
 """The answers that a training run uses: those that were there when it began."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
-from specray.distill.answers import Answer, find_shards, load_shard
-from specray.distill.examples import trim_loop
 from specray.distill.learner import Texts
+from specray.distill.loops import loop_start
 from specray.distill.prefix import PrefixStore
 from specray.distill.prompts import HELD_OUT, TRAIN
+from specray.distill.shards import Answer, Shard, find_shards
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError
 
 
+class _Place(NamedTuple):
+    shard: Shard
+    row: int
+    length: int  # tokens before an endless loop
+
+    def read(self) -> Answer:
+        return self.shard[self.row].first(self.length)
+
+
+class StoredAnswers:
+    """Answers without their endless loops, each read from its file whenever it is asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Finds all answers of some files."""
+        self._places = [
+            _Place(shard, row, loop_start(shard[row].token_ids))
+            for shard in map(Shard, paths)
+            for row in range(len(shard))
+        ]
+
+    def __len__(self) -> int:
+        """How many answers there are."""
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Answer:
+        """Reads one answer."""
+        return self._places[index].read()
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Reads one answer after the other."""
+        return (place.read() for place in self._places)
+
+    def by_file(self) -> Iterator[tuple[str, list[Answer]]]:
+        """The answers of one file after the other, by its name."""
+        for shard, places in groupby(self._places, lambda place: place.shard):
+            yield shard.path.name, [place.read() for place in places]
+
+
 class Dataset(NamedTuple):
-    """Answers by the file that they are in."""
+    """What is trained on, and what is measured by."""
 
-    train: dict[str, list[Answer]]
-    held_out: dict[str, list[Answer]]
-
-    @property
-    def all_train(self) -> list[Answer]:
-        """The training answers, in order."""
-        return [answer for answers in self.train.values() for answer in answers]
+    train: StoredAnswers
+    held_out: StoredAnswers
 
 
 def load_dataset(work: WorkFolder, takes_new: bool) -> Dataset:
@@ -42,28 +76,24 @@ def load_dataset(work: WorkFolder, takes_new: bool) -> Dataset:
     names = [path.name for path in find_shards(work, TRAIN)]
     if noted.is_file() and not takes_new:
         names = json.loads(noted.read_text())
-    held_out = [path.name for path in find_shards(work, HELD_OUT)]
+    held_out = find_shards(work, HELD_OUT)
     if not names or not held_out:
         raise InvalidConfigError(
             f"--work {work.path}: there are no answers to train on; run `specray distill` "
             "with --only answers"
         )
     write_json(noted, names)
-    return Dataset(_load(work.answers, names), _load(work.answers, held_out))
-
-
-def _load(folder: Path, names: list[str]) -> dict[str, list[Answer]]:
-    return {name: [trim_loop(a) for a in load_shard(folder / name)] for name in names}
+    train = [work.answers / name for name in names]
+    return Dataset(StoredAnswers(train), StoredAnswers(held_out))
 
 
 def with_prefix(
-    shards: dict[str, list[Answer]], folder: Path, run: Callable[[Tensor], Tensor] | None
+    answers: StoredAnswers, folder: Path, run: Callable[[Tensor], Tensor] | None
 ) -> Texts:
     """The answers, with the shared prefix's output if `run` makes one."""
-    answers = [answer for shard in shards.values() for answer in shard]
     if run is None:
         return Texts(answers)
     store = PrefixStore(folder)
-    for name, shard in shards.items():
-        store.add(name, shard, run)
+    for name, part in answers.by_file():
+        store.add(name, part, run)
     return Texts(answers, store)

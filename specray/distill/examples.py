@@ -1,6 +1,6 @@
-"""What is trained on: answers without their endless loops, in batches of similar length."""
+"""What is trained on: answers in batches of similar length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.distill.answers import Answer
-from specray.distill.loops import loop_start
 from specray.distill.losses import Targets
+from specray.distill.shards import Answer
 
 _BATCHES_PER_BUCKET = 16  # sorted by length together; larger pads less and shuffles less
 
@@ -46,7 +45,7 @@ class Batch(NamedTuple):
     targets: Targets
 
 
-def choose_head(answers: Sequence[Answer], vocab_size: int, limit: int) -> Head:
+def choose_head(answers: Iterable[Answer], vocab_size: int, limit: int) -> Head:
     """The tokens that the target used, then those that it nearly used, at most `limit`."""
     score = np.zeros(vocab_size)
     for answer in answers:
@@ -61,16 +60,6 @@ def _add(score: NDArray[Any], token_ids: NDArray[np.integer], weights: NDArray[A
     """Leaves out padding that only the target's vocabulary has."""
     known = token_ids < len(score)
     np.add.at(score, token_ids[known], weights[known])
-
-
-def trim_loop(answer: Answer) -> Answer:
-    """An answer without the rounds after the second of an endless loop."""
-    stop = loop_start(answer.token_ids)
-    return answer._replace(
-        token_ids=answer.token_ids[:stop],
-        top_ids=answer.top_ids[:stop],
-        top_logprobs=answer.top_logprobs[:stop],
-    )
 
 
 def plan_epoch(lengths: Sequence[int], batch_tokens: int, seed: int) -> list[list[int]]:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specray.distill.answers import Answer
 from specray.distill.examples import Batch, Head, make_batch
 from specray.distill.losses import Loss, Targets
 from specray.distill.prefix import PrefixStore
+from specray.distill.shards import Answers
 from specray.distill.student import layers_of
 
 _LOSS_ROWS = 512  # positions whose logits are held at once
@@ -18,7 +18,7 @@ _LOSS_ROWS = 512  # positions whose logits are held at once
 class Texts(NamedTuple):
     """Answers, with what the shared prefix makes of them if there is one."""
 
-    answers: Sequence[Answer]
+    answers: Answers
     prefix: PrefixStore | None = None
 
 

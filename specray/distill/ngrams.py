@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from specray.distill.answers import find_shards, load_shard
-from specray.distill.examples import trim_loop
+from specray.distill.dataset import StoredAnswers
 from specray.distill.ngram_counts import Counts, count_ngrams
 from specray.distill.prompts import TRAIN
+from specray.distill.shards import find_shards
 from specray.distill.work import WorkFolder, write_whole
 from specray.errors import InvalidConfigError
 
@@ -37,7 +37,7 @@ def write_ngrams(work: WorkFolder) -> None:
             f"--work {work.path}: there are no answers to count; run `specray distill` "
             "with --only answers"
         )
-    orders = count_ngrams([trim_loop(answer) for shard in shards for answer in load_shard(shard)])
+    orders = count_ngrams(StoredAnswers(shards))
     for size, counts in enumerate(orders, start=1):
         logger.info("n-grams: %d contexts of %d tokens", len(counts.keys), size)
     write_whole(work.ngrams, lambda partial: _save(orders, partial))

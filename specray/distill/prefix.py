@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.distill.answers import Answer
+from specray.distill.shards import Answer
 from specray.distill.student import attach_prefix, detach_prefix, layers_of
 from specray.distill.work import write_whole
 
@@ -60,12 +60,24 @@ def is_separable(model: Any, length: int) -> bool:
     return torch.allclose(whole, parted, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
+class _Piece(NamedTuple):
+    """Where the rows of one answer are."""
+
+    path: Path
+    length: int
+    stop: int
+
+    def read(self) -> NDArray[np.int16]:  # [rows, hidden]
+        # Opened each time: a file that stays mapped holds a descriptor, and there are thousands.
+        return np.array(np.load(self.path, mmap_mode="r")[self.stop - self.length : self.stop])
+
+
 class PrefixStore:
     """The prefix's output for every answer, a file per shard, read piece by piece."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pieces: list[NDArray[np.int16]] = []
+        self._pieces: list[_Piece] = []
 
     def add(self, name: str, answers: Sequence[Answer], run: Callable[[Tensor], Tensor]) -> None:
         """Takes in a shard's answers, in the order in which `read` counts them.
@@ -80,16 +92,15 @@ class PrefixStore:
         if not path.is_file() or len(np.load(path, mmap_mode="r")) != sum(lengths):
             outputs = np.concatenate([_pack(run(_text(answer))[0]) for answer in answers])
             write_whole(path, lambda partial: _save(partial, outputs))
-        array = np.load(path, mmap_mode="r")
-        self._pieces += np.split(array, np.cumsum(lengths)[:-1])
+        stops = np.cumsum(lengths).tolist()
+        self._pieces += [_Piece(path, n, stop) for n, stop in zip(lengths, stops, strict=True)]
 
     def read(self, indices: Sequence[int], width: int) -> Tensor:  # [rows, width, hidden]
         """Some answers' rows, padded on the right with zeros."""
-        hidden = self._pieces[0].shape[1]
-        rows = torch.zeros((len(indices), width, hidden), dtype=torch.bfloat16)
-        for row, index in enumerate(indices):
-            piece = np.array(self._pieces[index])
-            rows[row, : len(piece)] = torch.from_numpy(piece).view(torch.bfloat16)
+        pieces = [self._pieces[index].read() for index in indices]
+        rows = torch.zeros((len(indices), width, pieces[0].shape[1]), dtype=torch.bfloat16)
+        for row, piece in zip(rows, pieces, strict=True):
+            row[: len(piece)] = torch.from_numpy(piece).view(torch.bfloat16)
         return rows
 
 

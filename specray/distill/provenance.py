@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from specray.distill.answers import load_shard
 from specray.distill.best import read_facts
 from specray.distill.settings import DistillSettings
+from specray.distill.shards import Shard
 from specray.distill.student_choice import chosen_layers
 from specray.distill.work import WorkFolder
 
@@ -25,7 +25,7 @@ def describe(settings: DistillSettings, work: WorkFolder) -> dict[str, Any]:
         InvalidConfigError: there are none.
     """
     shards = json.loads(work.shards.read_text("utf-8"))
-    answers = [answer for name in shards for answer in load_shard(work.answers / name)]
+    lengths = [Shard(work.answers / name).lengths for name in shards]
     best = _best_point(work)
     return {
         "target": settings.name,
@@ -34,8 +34,8 @@ def describe(settings: DistillSettings, work: WorkFolder) -> dict[str, Any]:
         "loss": _loss(settings, work),
         "trained_tokens": best["tokens"],
         "minutes": round(best["seconds"] / 60, 1),
-        "train_answers": len(answers),
-        "train_tokens": int(sum(len(answer.token_ids) for answer in answers)),
+        "train_answers": sum(map(len, lengths)),
+        "train_tokens": int(sum(part.sum() for part in lengths)),
         "versions": _versions(),
     }
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specray.distill.answers import Answer
 from specray.distill.formulas import best_depth, expected_speeds, survival
+from specray.distill.shards import Answer
 
 _DEPTH = 8
 

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from specray.distill.answers import find_shards, load_shard
 from specray.distill.engines import load_model
 from specray.distill.prompts import HELD_OUT, load_prompts
 from specray.distill.provenance import read_curve
 from specray.distill.report import compare, summarise, to_json, to_markdown
 from specray.distill.settings import DistillSettings
+from specray.distill.shards import find_shards, load_shard
 from specray.distill.student import layers_of
 from specray.distill.work import WorkFolder, write_json, write_text
 

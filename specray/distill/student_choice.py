@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specray.distill import layer_search
-from specray.distill.answers import find_shards, load_shard
 from specray.distill.engines import fast_dtype, load_model
 from specray.distill.examples import choose_head
 from specray.distill.prompts import TRAIN
 from specray.distill.settings import DistillSettings
+from specray.distill.shards import find_shards, load_shard
 from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError

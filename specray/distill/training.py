@@ -69,6 +69,6 @@ def _shared_prefix(settings: DistillSettings, model: Any, layers: list[int]) -> 
 def _head(settings: DistillSettings, work: WorkFolder, data: Dataset, vocab_size: int) -> Head:
     """The tokens that the student learns to say, noted once for a run."""
     if not work.head.is_file():
-        head = choose_head(data.all_train, vocab_size, settings.head_tokens)
+        head = choose_head(data.train, vocab_size, settings.head_tokens)
         write_json(work.head, head.token_ids.tolist())
     return Head.of(work.read_head(), vocab_size)

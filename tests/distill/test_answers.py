@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specray.distill.answers import Answer, AnswerPlan, answer_prompts, find_shards, load_shard
+from specray.distill.answers import AnswerPlan, answer_prompts
 from specray.distill.generation import Completion, SampleRequest
 from specray.distill.prompts import Prompt
+from specray.distill.shards import Answer, find_shards, load_shard
 from specray.distill.template import read_template
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError

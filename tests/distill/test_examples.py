@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from specray.distill.answers import Answer
-from specray.distill.examples import choose_head, make_batch, plan_epoch, trim_loop
+from specray.distill.examples import choose_head, make_batch, plan_epoch
+from specray.distill.shards import Answer
 
 
 def make_answer(prompt: list[int], tokens: list[int], top: list[list[int]]) -> Answer:
@@ -73,13 +73,3 @@ def test_an_epochs_order_depends_on_its_seed_only() -> None:
 
 def test_a_long_answer_is_a_batch_of_its_own() -> None:
     assert plan_epoch([500, 500], 128, 0) in ([[0], [1]], [[1], [0]])
-
-
-def test_an_endless_loop_is_trained_on_for_two_rounds() -> None:
-    tokens = [5, 6, *[7, 8, 9] * 5]
-    answer = make_answer([1], tokens, [[token] for token in tokens])
-
-    trimmed = trim_loop(answer)
-
-    assert trimmed.token_ids.tolist() == [5, 6, 7, 8, 9, 7, 8, 9]
-    assert len(trimmed.top_ids) == len(trimmed.top_logprobs) == 8

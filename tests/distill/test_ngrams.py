@@ -1,13 +1,15 @@
 """Counts of the target's own distributions."""
 
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specray.distill import ngrams
-from specray.distill.answers import Answer
 from specray.distill.ngram_counts import Counts, contexts_of, count_ngrams
+from specray.distill.shards import Answer, save_shard
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import context_keys, load_ngrams
@@ -56,13 +58,12 @@ def test_distributions_are_averaged_and_drawn_towards_the_order_below() -> None:
     assert list(says(one, 2)) == [4, 3]  # most likely first
 
 
-def test_the_file_says_what_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_says_what_was_counted(tmp_path: Path) -> None:
     answer = make_answer(
         [5, 6], [7, 8, 7, 8], [[7, 9], [8, 9]] * 2, [[0.75, 0.125], [0.5, 0.25]] * 2
     )
     work = WorkFolder(tmp_path)
-    (work.answers / "train-00000.npz").touch()
-    monkeypatch.setattr(ngrams, "load_shard", lambda _: [answer])
+    save_shard(work.answers / "train-00000.npz", [answer])
 
     ngrams.write_ngrams(work)
 
@@ -74,6 +75,71 @@ def test_the_file_says_what_was_counted(tmp_path: Path, monkeypatch: pytest.Monk
         assert opinion is not None
         assert opinion.token_ids.tolist() == list(counted)
         np.testing.assert_allclose(opinion.probabilities, list(counted.values()), rtol=2e-3)
+
+
+class Endless:
+    """Answers that are made when they are asked for, of few frequent tokens and many rare ones."""
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, index: int) -> Answer:
+        rng = np.random.default_rng(index)
+        tokens = rng.integers(rng.choice([4, 1 << 20], 60))
+        tops = np.stack((tokens, rng.integers(1 << 20, size=60)), axis=1)
+        probs = np.tile([0.7, 0.2], (60, 1))
+        return make_answer([1], tokens.tolist(), tops.tolist(), probs.tolist())
+
+    def __iter__(self) -> Iterator[Answer]:
+        return (self[index] for index in range(self._num))
+
+
+def peak_bytes(num_answers: int) -> int:
+    tracemalloc.start()
+    try:
+        count_ngrams(Endless(num_answers), max_order=2, most_held=1000)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_answers() -> None:
+    peak_bytes(20)  # warms up
+    few, many = peak_bytes(60), peak_bytes(300)
+
+    assert many < 1.3 * few
+
+
+def test_counts_do_not_depend_on_what_may_be_held_if_all_can_be() -> None:
+    answers = Endless(20)
+    tight = 20 * 60 * 2 * 2  # so many followers, with those that are inherited; merged often
+
+    for few, many in zip(
+        count_ngrams(answers, 2, most_held=tight), count_ngrams(answers, 2), strict=True
+    ):
+        for field, wanted in zip(few, many, strict=True):
+            assert field.tobytes() == wanted.tobytes()
+
+
+def test_the_frequent_is_counted_though_not_all_can_be_held(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    answers = Endless(100)
+
+    (whole,) = count_ngrams(answers, max_order=1)
+    assert not caplog.messages
+    (part,) = count_ngrams(answers, max_order=1, most_held=1000)
+
+    assert len(part.keys) < len(whole.keys)
+    for token in range(4):
+        wanted, found = says(whole, token), says(part, token)
+        for follower in range(4):
+            assert found[follower] == pytest.approx(wanted[follower], rel=0.01)
+    assert "n-grams: rare contexts of 1 tokens were dropped" in caplog.messages[0]
 
 
 def test_without_answers_there_is_nothing_to_count(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
-from specray.distill.answers import find_shards, load_shard
 from specray.distill.generation import Completion, Generator, SampleRequest
 from specray.distill.prompts import load_prompts
+from specray.distill.shards import find_shards, load_shard
 from specray.distill.student_choice import trained_layers
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError

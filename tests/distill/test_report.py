@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specray.distill.answers import Answer
 from specray.distill.report import Agreement, compare, summarise, to_json, to_markdown
+from specray.distill.shards import Answer
 from specray.distill.student import cut
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specray.distill.answers import Answer
 from specray.distill.layer_search import make_probe, search
 from specray.distill.prefix import PrefixStore, is_separable, prefix_length, run_prefix
+from specray.distill.shards import Answer
 from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
 from specray.errors import InvalidConfigError
 

@@ -11,12 +11,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from specray.distill import best
-from specray.distill.answers import Answer
 from specray.distill.checkpoint import Progress
+from specray.distill.dataset import StoredAnswers
 from specray.distill.examples import choose_head
 from specray.distill.learner import Learner, Texts
 from specray.distill.losses import LOSSES
 from specray.distill.provenance import read_curve
+from specray.distill.shards import Answer, Answers, save_shard
 from specray.distill.student import cut
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder
@@ -53,6 +54,7 @@ def make_trainer(
     folder: Path,
     tokens: int = 400,
     eval_every_s: float = 300.0,
+    stored: Answers | None = None,
 ) -> Trainer:
     model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
     head = choose_head(answers, model.config.vocab_size, 50)
@@ -60,7 +62,7 @@ def make_trainer(
     plan = TrainPlan(
         tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0, eval_every_s=eval_every_s
     )
-    texts = Texts(answers)
+    texts = Texts(answers if stored is None else stored)
     return Trainer(learner, texts, Texts(answers[:4]), plan, WorkFolder(folder))
 
 
@@ -90,6 +92,30 @@ def test_a_killed_training_ends_as_if_it_had_not_been(
     assert killed["progress"]["epoch"] == whole["progress"]["epoch"]
     for name, weight in whole["layers"].items():
         assert torch.equal(weight, killed["layers"][name])
+
+
+def test_a_killed_training_from_files_ends_like_one_from_memory(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"train-{i}.npz" for i in range(4)]
+    for i, path in enumerate(paths):
+        save_shard(path, answers[3 * i : 3 * i + 3])
+    make_trainer(target, answers, tmp_path / "memory").run()
+
+    with pytest.raises(RuntimeError, match="killed"):
+        make_trainer(target, answers, tmp_path / "files", stored=StoredAnswers(paths)).run(
+            killed_after(7)
+        )
+    resumed = make_trainer(target, answers, tmp_path / "files", stored=StoredAnswers(paths))
+    assert resumed.progress.step == 6
+    resumed.run()
+
+    wanted, found = (
+        torch.load(tmp_path / name / "training/checkpoint.pt") for name in ("memory", "files")
+    )
+    assert found["progress"]["step"] == wanted["progress"]["step"] > 7
+    for name, weight in wanted["layers"].items():
+        assert torch.equal(weight, found["layers"][name])
 
 
 def test_an_interrupt_keeps_the_step_and_the_best(
