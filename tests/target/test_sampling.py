@@ -128,7 +128,7 @@ def test_every_kind_of_draft(
     q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
     before = accepted_by_source(engine)
     with served(sources.proposer(KINDS[name], q)) as draft:
-        answers, acceptance_rate = run(engine, draft, sampled(keep), 16 * BATCH, CREDULOUS)
+        answers, acceptance_rate = run(engine, draft, sampled(keep), 20 * BATCH, CREDULOUS)
     if KINDS[name].has_other_tokenizer:
         q[:, sources.missing] = 0.0
     assert min(p_values(answers, reference, keep, q)) > ALPHA
