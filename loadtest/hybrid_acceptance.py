@@ -89,9 +89,9 @@ def overlap(p: Sparse, q: Sparse) -> float:
 class World:
     """The answer that is being replayed, and what the target says of it."""
 
-    def __init__(self, target: Says, draft: Says) -> None:
+    def __init__(self, target: Says, draft: Says, seed: int = 0) -> None:
         self._target, self._draft = target, draft
-        self._rng = np.random.default_rng(0)
+        self._rng = np.random.default_rng(seed)
         self.start(Text("", "greedy", [], []), 0)
 
     def start(self, text: Text, offset: int) -> None:
@@ -344,12 +344,12 @@ def figures(
 
 
 def rows(
-    folder: Path, draft: str, ngrams: NgramModel | None, only: str
+    folder: Path, draft: str, ngrams: NgramModel | None, only: str, seed: int
 ) -> Iterator[dict[str, Any]]:
     texts = read_texts(folder)
     offsets = np.cumsum([0, *(len(text.token_ids) for text in texts)])
     placed = list(zip(offsets.tolist(), texts, strict=False))
-    world = World(read_says(folder, "target"), read_says(folder, draft))
+    world = World(read_says(folder, "target"), read_says(folder, draft), seed)
     for setting in SETTINGS:
         chosen = [(offset, text) for offset, text in placed if text.setting == setting]
         for name, make in make_drafts(world, ngrams).items():
@@ -367,11 +367,12 @@ def main() -> None:
     parser.add_argument("--draft", default="draft", help="name of the draft's file in the folder")
     parser.add_argument("--ngrams", type=Path, help="folder with an n-gram model")
     parser.add_argument("--only", default="", help="drafts whose name has this in it")
+    parser.add_argument("--seed", type=int, default=0, help="of what is accepted of samples")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     args = parser.parse_args()
     ngrams = load_ngrams(args.ngrams) if args.ngrams else None
     made = []
-    for row in rows(args.folder, args.draft, ngrams, args.only):
+    for row in rows(args.folder, args.draft, ngrams, args.only, args.seed):
         made.append(row)
         print(json.dumps(row), flush=True)
     if args.json is not None:
