@@ -19,6 +19,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -30,11 +31,13 @@ from hybrid_texts import SETTINGS, Says, Text, read_says, read_texts
 
 from specray.cli.bench.report import collect_meta
 from specray.config import PromptLookupConfig
+from specray.control.acceptance import INITIAL_RATE
 from specray.distill.loops import loop_start
 from specray.draft.hybrid import HybridProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.session import Session
+from specray.draft.survival import expected_length
 from specray.models.ngrams import NgramModel, Opinion, load_ngrams
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
@@ -86,9 +89,9 @@ def overlap(p: Sparse, q: Sparse) -> float:
 class World:
     """The answer that is being replayed, and what the target says of it."""
 
-    def __init__(self, target: Says, draft: Says) -> None:
+    def __init__(self, target: Says, draft: Says, seed: int = 0) -> None:
         self._target, self._draft = target, draft
-        self._rng = np.random.default_rng(0)
+        self._rng = np.random.default_rng(seed)
         self.start(Text("", "greedy", [], []), 0)
 
     def start(self, text: Text, offset: int) -> None:
@@ -172,15 +175,18 @@ class ReplayedModel:
         return []
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        return [self._session.proposal(self._drafted(), "model") for _ in session_ids]
+        return [self._session.proposal(self.drafted(()), "model") for _ in session_ids]
 
-    def _drafted(self) -> list[int]:
+    def drafted(self, copied: Sequence[int]) -> list[int]:
+        """Up to the depth, behind tokens that were copied; just these where the text differs."""
         world, session = self._world, self._session
         first = len(session) - len(world.text.prompt_ids)
         rest = world.text.token_ids[first : first + session.depth]
-        drafted: list[int] = []
+        drafted, num_copied = list(copied), len(copied)
+        if drafted != rest[:num_copied]:
+            return drafted
         self.last = []
-        for place, token_id in enumerate(rest, start=first):
+        for place, token_id in enumerate(rest[num_copied:], start=first + num_copied):
             q = self._distribution(place, drafted)
             if q is None:
                 break
@@ -202,6 +208,35 @@ class ReplayedModel:
         return q.filtered(self._world.sampling, SUPPORT) if len(q.probs) else None
 
 
+class ContinuedLookup(HybridProposer):
+    """Cuts a copy where the model is expected to get further, and lets the model continue it.
+
+    Within one proposal, so that the copy has to wait for the model.
+    """
+
+    def __init__(self, lookup: PromptLookup, model: ReplayedModel, margin: float) -> None:
+        """Takes the sources, and what the model's rate is better than usual behind a copy."""
+        super().__init__(lookup, model)
+        self._copies, self._continuing, self._margin = lookup, model, margin
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        copied, *ahead = super().propose(session_ids)
+        if copied.source != "prompt_lookup" or not copied.token_ids:
+            return [copied, *ahead]
+        (session_id,) = session_ids
+        session, state = self._copies.session(session_id), self._states[session_id]
+        prior = self._rates[session.sampling.is_greedy].rate(INITIAL_RATE)
+        rate = min(1.0, state.acceptance.rate(prior) + self._margin)
+
+        def length(num_copied: int) -> float:
+            rest = [rate] * (session.depth - num_copied)
+            return expected_length([*copied.confidences[:num_copied], *rest])
+
+        kept = copied.token_ids[: max(range(len(copied.token_ids), 0, -1), key=length)]
+        drafted = tuple(self._continuing.drafted(kept))
+        return [replace(copied, token_ids=drafted, confidences=()), *ahead]
+
+
 class Drafted(NamedTuple):
     """A draft to be measured."""
 
@@ -218,11 +253,17 @@ def make_drafts(world: World, ngrams: NgramModel | None) -> dict[str, Callable[[
         model = ReplayedModel(world, experts, has_model=has_model)
         return Drafted(HybridProposer(PromptLookup(PromptLookupConfig()), model), model)
 
+    def continued(margin: float) -> Drafted:
+        model = ReplayedModel(world, ())
+        return Drafted(ContinuedLookup(PromptLookup(PromptLookupConfig()), model, margin), model)
+
     drafts = {
         "look-up": lambda: Drafted(PromptLookup(PromptLookupConfig()), None),
         "recycling": lambda: alone(Recycling(world, 1.0), has_model=False),
         "model": lambda: alone(),
         "look-up, model": lambda: hybrid(),
+        "look-up, model continuing copies": lambda: continued(0.0),
+        "look-up, model continuing copies sooner": lambda: continued(0.1),
         "look-up, model with recycling mixed in": lambda: hybrid(Recycling(world, 0.1)),
     }
     if ngrams is not None:
@@ -303,12 +344,12 @@ def figures(
 
 
 def rows(
-    folder: Path, draft: str, ngrams: NgramModel | None, only: str
+    folder: Path, draft: str, ngrams: NgramModel | None, only: str, seed: int
 ) -> Iterator[dict[str, Any]]:
     texts = read_texts(folder)
     offsets = np.cumsum([0, *(len(text.token_ids) for text in texts)])
     placed = list(zip(offsets.tolist(), texts, strict=False))
-    world = World(read_says(folder, "target"), read_says(folder, draft))
+    world = World(read_says(folder, "target"), read_says(folder, draft), seed)
     for setting in SETTINGS:
         chosen = [(offset, text) for offset, text in placed if text.setting == setting]
         for name, make in make_drafts(world, ngrams).items():
@@ -326,11 +367,12 @@ def main() -> None:
     parser.add_argument("--draft", default="draft", help="name of the draft's file in the folder")
     parser.add_argument("--ngrams", type=Path, help="folder with an n-gram model")
     parser.add_argument("--only", default="", help="drafts whose name has this in it")
+    parser.add_argument("--seed", type=int, default=0, help="of what is accepted of samples")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     args = parser.parse_args()
     ngrams = load_ngrams(args.ngrams) if args.ngrams else None
     made = []
-    for row in rows(args.folder, args.draft, ngrams, args.only):
+    for row in rows(args.folder, args.draft, ngrams, args.only, args.seed):
         made.append(row)
         print(json.dumps(row), flush=True)
     if args.json is not None:

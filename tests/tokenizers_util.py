@@ -1,5 +1,6 @@
 """Small tokenizers of the kinds that models have."""
 
+import random
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -17,10 +18,15 @@ def save(tokenizer: Tokenizer, folder: Path, special: list[str]) -> str:
     return str(folder)
 
 
-def byte_level(folder: Path, words: list[str], special: list[str]) -> str:
-    """A byte-level BPE whose merges make just these words, letter by letter."""
+def byte_level(folder: Path, words: list[str], special: list[str], seed: int | None = None) -> str:
+    """A byte-level BPE whose merges make just these words, letter by letter.
+
+    Its ids are in a random order where there is a seed.
+    """
     merges = [(word[:i], word[i]) for word in words for i in range(1, len(word))]
     tokens = [*ALPHABET, *(a + b for a, b in merges)]
+    if seed is not None:
+        random.Random(seed).shuffle(tokens)
     model = BPE({token: i for i, token in enumerate(dict.fromkeys(tokens))}, merges)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.target.sources import Sources
     from tests.target.tiny_model import TinyModel
 
 
@@ -23,3 +24,13 @@ def tiny(tiny_folder: Path) -> "TinyModel":
     from tests.target.tiny_model import TinyModel
 
     return TinyModel(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def sources(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> "Sources":
+    import torch
+
+    from tests.target.sources import Sources
+
+    torch.set_num_threads(1)  # as a draft's replica has a core, and the target another
+    return Sources(tiny_folder, tmp_path_factory.mktemp("sources"))

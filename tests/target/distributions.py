@@ -38,8 +38,14 @@ class Filter:
 class Reference:
     """Exact probabilities of the first tokens after a prompt."""
 
-    def __init__(self, tiny: TinyModel, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tiny: TinyModel,
+        prompt: Sequence[int],
+        allowed: Sequence[int] = range(VOCAB_SIZE),  # no other tokens are in answers
+    ) -> None:
         self._tiny = tiny
+        self._allowed = np.array(allowed)
         self.prompt = tuple(prompt)
 
     def conditional(
@@ -47,25 +53,27 @@ class Reference:
     ) -> NDArray[np.float64]:
         """The distribution of token `position` of each answer, given those before it."""
         prefixes, where = np.unique(answers[:, :position], axis=0, return_inverse=True)
-        rows = [[*self.prompt, *prefix] for prefix in prefixes.tolist()]
-        return keep(self._tiny.probabilities(rows))[where]
+        return keep(self._after(prefixes))[where]
 
     @cached_property
     def _all(self) -> list[NDArray[np.float64]]:
-        tokens = np.arange(VOCAB_SIZE)
+        tokens = self._allowed
         first = np.zeros((1, 0), np.int64)
         second = tokens[:, None]
         third = np.stack(np.meshgrid(tokens, tokens, indexing="ij"), axis=-1).reshape(-1, 2)
-        return [
-            self._tiny.probabilities([[*self.prompt, *prefix] for prefix in prefixes.tolist()])
-            for prefixes in (first, second, third)
-        ]
+        return [self._after(prefixes) for prefixes in (first, second, third)]
+
+    def _after(self, prefixes: NDArray[np.int64]) -> NDArray[np.float64]:  # [rows, vocab]
+        rows = [[*self.prompt, *prefix] for prefix in prefixes.tolist()]
+        p = np.zeros((len(rows), VOCAB_SIZE))
+        p[:, self._allowed] = self._tiny.probabilities(rows)[:, self._allowed]
+        return _normalised(p)
 
     def marginals(self, keep: Filter) -> list[NDArray[np.float64]]:  # three times [vocab]
         """The distributions of the first, the second and the third token."""
         first, second, third = (keep(p) for p in self._all)
-        joint = first[0][:, None] * second  # [vocab, vocab]
-        return [first[0], joint.sum(axis=0), joint.reshape(-1) @ third]
+        joint = first[0][self._allowed, None] * second  # [allowed, vocab]
+        return [first[0], joint.sum(axis=0), joint[:, self._allowed].reshape(-1) @ third]
 
 
 def marginal_p_values(

@@ -21,6 +21,7 @@ from vllm.inputs import TokensPrompt
 
 from specray.config import TargetPluginConfig
 from specray.draft.proposer import Proposer
+from specray.draft.service import DraftService
 from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
 from specray.types import Commit, ProposalFrame, SessionFrame, SpeculationPolicy
@@ -166,8 +167,22 @@ def specray_engine(
         yield Engine(engine, rendezvous.take_address(), journal)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Relay:
+    """What a draft's service sees of a router."""
+
+    name: str
+    stream: Stream[SessionFrame, ProposalFrame]  # to the target
+
+    def send(self, frame: ProposalFrame) -> None:
+        _loop().call_soon_threadsafe(self.stream.send, frame)
+
+
 class FakeRouter:
     """A router's stream to a target, with a proposer at its end, on a thread for all routers.
+
+    A proposer answers each frame at once and drafts no further; in a draft's service it is run as
+    in a replica.
 
     After `num_frames` frames it hangs up, and connects anew for the next proposer if there is one.
     """
@@ -175,7 +190,7 @@ class FakeRouter:
     def __init__(
         self,
         address: str,
-        *proposers: Proposer,
+        *proposers: Proposer | DraftService,
         name: str = ROUTER,
         num_frames: int | None = None,
     ) -> None:
@@ -208,7 +223,10 @@ class FakeRouter:
             self._stream = await connect_target(self._address, self._name)
             self._is_connected.set()
             try:
-                await self._serve(self._stream, proposer)
+                if isinstance(proposer, DraftService):
+                    await self._relay(self._stream, proposer)
+                else:
+                    await self._serve(self._stream, proposer)
             finally:
                 await self._stream.close()
             if self._is_leaving:
@@ -227,6 +245,15 @@ class FakeRouter:
                 num_left -= 1
                 if num_left == 0:
                     stream.cancel()
+
+    async def _relay(
+        self, stream: Stream[SessionFrame, ProposalFrame], draft: DraftService
+    ) -> None:
+        relay = _Relay(self._name, stream)
+        draft.connected(relay)
+        async for frame in stream:
+            draft.received(relay, frame)
+        draft.disconnected(relay)
 
 
 @cache

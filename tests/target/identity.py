@@ -1,12 +1,14 @@
 """Whether output with speculation is the output without."""
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from vllm import RequestOutput, SamplingParams
 
+from specray.types import Source
 from tests.target.drafts import Scripted
 from tests.target.engine import Engine, Job, Step, speculating
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
@@ -71,6 +73,11 @@ def deepest_of(steps: Sequence[Step], outputs: Sequence[RequestOutput]) -> list[
         )
         for output in outputs
     ]
+
+
+def accepted_by_source(engine: Engine) -> Counter[Source]:
+    """Tokens since the engine's start."""
+    return Counter({source: s.num_accepted for source, s in engine.stats().sources.items()})
 
 
 class Tally:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from specray.draft.service import DraftService
 from tests.target.distributions import (
     Filter,
     Reference,
@@ -22,9 +23,10 @@ from tests.target.distributions import (
 )
 from tests.target.drafts import Distorted, DistortedAhead, Disturbed
 from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
-from tests.target.identity import Tally, prompts
+from tests.target.identity import Tally, accepted_by_source, prompts
 from tests.target.plugins import CREDULOUS
-from tests.target.tiny_model import TinyModel
+from tests.target.sources import KINDS, Sources, followers, served
+from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -34,6 +36,8 @@ BATCH = 64  # at once; the next begins when all have ended, since prefills don't
 PLAIN = Filter()
 PROMPT = prompts(1, 8, seed=5)[0]
 PATIENCE = 6  # times as many requests as are wanted, where the machine is busy
+FEW = list(range(10, 14))  # tokens; where there are no others much repeats itself
+REPETITIVE = tuple(np.random.default_rng(6).choice(FEW, 24).tolist())
 NO_DISTRIBUTIONS = 4  # the depth cap of requests whose tokens come without distributions
 
 
@@ -61,9 +65,11 @@ def sampled(keep: Filter = PLAIN, **options: object) -> SamplingParams:
 
 
 def p_values(
-    answers: NDArray[np.int64], reference: Reference, keep: Filter, draft: Distorted
+    answers: NDArray[np.int64],
+    reference: Reference,
+    keep: Filter,
+    q: NDArray[np.float64],  # [vocab, vocab]: what the draft favours, by the last token
 ) -> list[float]:
-    q = draft.dense()
     conditional = conditional_p_value(answers, reference, keep, q)
     return [*marginal_p_values(answers, reference, keep), conditional]
 
@@ -75,10 +81,11 @@ class Run(NamedTuple):
 
 def run(
     engine: Engine,
-    draft: Distorted | Disturbed,
+    draft: Distorted | Disturbed | DraftService,
     params: SamplingParams,
     num_requests: int = 40 * BATCH,
     router: str = ROUTER,
+    prompt: tuple[int, ...] = PROMPT,
 ) -> Run:
     """The same request many times, and more where few proposals come in time."""
     params = speculating(params, router=router)
@@ -88,19 +95,57 @@ def run(
     with FakeRouter(engine.address, draft, name=router):
         while len(answers) < num_requests or proposed <= num_requests:
             assert len(answers) < PATIENCE * num_requests, f"only {proposed} tokens proposed"
-            answers += engine.answers([Job(PROMPT, params)] * BATCH)
+            answers += engine.answers([Job(prompt, params)] * BATCH)
             proposed, accepted = tally.take()
     return Run(np.array(answers), accepted / proposed)
 
 
-@pytest.mark.parametrize(
-    "keep", [PLAIN, Filter(top_p=0.9), Filter(top_k=10)], ids=["plain", "top_p", "top_k"]
-)
-def test_one_setting(engine: Engine, tiny: TinyModel, reference: Reference, keep: Filter) -> None:
+def test_one_setting(engine: Engine, tiny: TinyModel, reference: Reference) -> None:
     draft = Distorted(tiny, PROMPT)
-    answers, acceptance_rate = run(engine, draft, sampled(keep))
-    assert min(p_values(answers, reference, keep, draft)) > ALPHA
+    answers, acceptance_rate = run(engine, draft, sampled())
+    assert min(p_values(answers, reference, PLAIN, draft.dense())) > ALPHA
     assert 0.15 < acceptance_rate < 0.85
+
+
+@pytest.mark.parametrize(
+    ("name", "keep"),
+    [
+        ("ngram", Filter(top_k=10)),
+        ("model", Filter(top_p=0.9)),
+        ("other tokenizer", PLAIN),
+        ("hybrid", Filter(0.7, 20)),
+    ],
+)
+def test_every_kind_of_draft(
+    engine: Engine,
+    tiny: TinyModel,
+    reference: Reference,
+    sources: Sources,
+    name: str,
+    keep: Filter,
+) -> None:
+    """Run by a draft's service; all that they ship is believed."""
+    q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
+    before = accepted_by_source(engine)
+    with served(sources.proposer(KINDS[name], q)) as draft:
+        answers, acceptance_rate = run(engine, draft, sampled(keep), 20 * BATCH, CREDULOUS)
+    if KINDS[name].has_other_tokenizer:
+        q[:, sources.missing] = 0.0
+    assert min(p_values(answers, reference, keep, q)) > ALPHA
+    assert acceptance_rate > 0.12
+    (source,) = KINDS[name].sources - {"prompt_lookup"}  # answers are too short for copies
+    assert (accepted_by_source(engine) - before)[source] > 5 * BATCH
+
+
+@pytest.mark.parametrize("name", ["prompt_lookup", "hybrid"])
+def test_copies(engine: Engine, tiny: TinyModel, sources: Sources, name: str) -> None:
+    q = followers([REPETITIVE])
+    before = accepted_by_source(engine)
+    params = sampled(allowed_token_ids=FEW)
+    with served(sources.proposer(KINDS[name], q)) as draft:
+        answers, _ = run(engine, draft, params, 16 * BATCH, CREDULOUS, REPETITIVE)
+    assert min(p_values(answers, Reference(tiny, REPETITIVE, FEW), PLAIN, q)) > ALPHA
+    assert (accepted_by_source(engine) - before)["prompt_lookup"] > 5 * BATCH
 
 
 @pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])
@@ -111,7 +156,7 @@ def test_drafted_ahead(
     draft = DistortedAhead(tiny, PROMPT)
     disturbed = Disturbed(draft) if is_disturbed else draft
     answers, _ = run(engine, disturbed, sampled(), 20 * BATCH)
-    assert min(p_values(answers, reference, PLAIN, draft)) > ALPHA
+    assert min(p_values(answers, reference, PLAIN, draft.dense())) > ALPHA
     assert draft.num_foreseen > 5 * BATCH  # whether in time is luck, and makes no difference
 
 
@@ -121,7 +166,7 @@ def test_distributions_are_used_and_point_masses_are_exact_too(
     draft = Distorted(tiny, PROMPT)
     draft.keeps_distributions = lambda _: False
     answers, without = run(engine, draft, sampled())
-    assert min(p_values(answers, reference, PLAIN, draft)) > ALPHA
+    assert min(p_values(answers, reference, PLAIN, draft.dense())) > ALPHA
     assert (
         run(engine, Distorted(tiny, PROMPT), sampled(), 8 * BATCH).acceptance_rate > 1.5 * without
     )
@@ -131,7 +176,7 @@ def test_a_wrong_distribution_shows(engine: Engine, tiny: TinyModel, reference: 
     """The power check: a draft that draws from other distributions than it ships is believed."""
     liar = Distorted(tiny, PROMPT, lies=True)
     answers, _ = run(engine, liar, sampled(), router=CREDULOUS)
-    first, *others = p_values(answers, reference, PLAIN, liar)
+    first, *others = p_values(answers, reference, PLAIN, liar.dense())
     assert first > ALPHA  # it comes from the prefill, without a draft
     assert min(others) < ALPHA**2
 
@@ -142,7 +187,7 @@ def test_a_wrong_distribution_is_no_longer_used_once_it_is_found_out(
     liar = Distorted(tiny, PROMPT, lies=True)
     run(engine, liar, sampled(), 4 * BATCH, router="liar")
     answers, _ = run(engine, liar, sampled(), router="liar")
-    assert min(p_values(answers, reference, PLAIN, liar)) > ALPHA
+    assert min(p_values(answers, reference, PLAIN, liar.dense())) > ALPHA
 
 
 MIXED = {
@@ -196,7 +241,7 @@ def mixed(engine: Engine, tiny: TinyModel) -> Mixed:
 @pytest.mark.parametrize("name", [name for name in MIXED if name != "greedy"])
 def test_settings_mixed_in_a_batch(mixed: Mixed, reference: Reference, name: str) -> None:
     keep = MIXED[name][0]
-    assert min(p_values(mixed.answers[name], reference, keep, mixed.draft)) > ALPHA
+    assert min(p_values(mixed.answers[name], reference, keep, mixed.draft.dense())) > ALPHA
 
 
 def test_greedy_requests_among_sampled_ones(mixed: Mixed) -> None:
