@@ -2,7 +2,7 @@
 
 import math
 
-_MEMORY = 0.998  # of what is known, at each batch: some 500 count
+_MEMORY = 0.998  # of what is known, at each batch, unless told otherwise: some 500 count
 _DOUBT = 2.0  # weight of the belief that half of a usual batch's time does not grow with its size
 _SPLIT = 4.0  # times the fixed part that a batch should take, for its splitting to cost little
 
@@ -13,19 +13,21 @@ class BatchCost:
     Sizes that hardly vary say nothing about the slope: it is then near the prior belief.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: float = _MEMORY) -> None:
+        """Knows nothing yet; keeps so much of what it knows at each batch."""
+        self._memory = memory
         self._weight = 0.0
         self._size = self._seconds = 0.0  # means
         self._spread = self._joint = 0.0  # sums of squares about the means
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from a finished batch."""
-        kept = _MEMORY * self._weight
+        kept = self._memory * self._weight
         self._weight = kept + 1.0
         deviation, delay = size - self._size, seconds - self._seconds
         part = kept / self._weight
-        self._spread = _MEMORY * self._spread + part * deviation**2
-        self._joint = _MEMORY * self._joint + part * deviation * delay
+        self._spread = self._memory * self._spread + part * deviation**2
+        self._joint = self._memory * self._joint + part * deviation * delay
         self._size += deviation / self._weight
         self._seconds += delay / self._weight
 
@@ -43,6 +45,10 @@ class BatchCost:
     def fixed_s(self) -> float:
         """Seconds that any batch takes."""
         return self._seconds - self.per_item_s * self._size
+
+    def expected_s(self, size: int) -> float:
+        """Seconds that a batch of a size takes; 0 before anything is known."""
+        return self.fixed_s + size * self.per_item_s
 
     @property
     def divisible_size(self) -> int:

@@ -11,6 +11,7 @@ continuation shared would tie the continuation's tokens to that event, and bias 
 (`specray.sampling.reference` shows both).
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -60,7 +61,7 @@ class DraftAhead:
         self._fan_out = fan_out
         self.outcomes = OutcomeModel()
         self._pool = pool
-        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator)
+        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator, clock)
         self._max_length = min(model.max_positions, pool.capacity)
         self._followed: dict[int, Followed] = {}
         self._num_late = 0
@@ -106,6 +107,16 @@ class DraftAhead:
         self._begin(Followed(session, flight, 0, is_answered=True))
         return True
 
+    def answer_depth(self, sessions: Sequence[ModelSession]) -> int:
+        """How deep to answer these sessions, whose target may wait: what follows comes ahead."""
+        most = max((session.depth for session in sessions), default=0)
+        if not self.is_on:
+            return most
+        survivals = [self.outcomes.survival_rate(session.sampling) for session in sessions]
+        num_sessions = len(sessions) + len(self._followed)
+        pass_s = self._pass.expected_s(len(sessions))
+        return self._rhythm.answer_depth(most, survivals, num_sessions, pass_s)
+
     def take_partial(self, session: ModelSession) -> Proposal | None:
         """What there is of a continuation whose outcome came before it was sent."""
         followed = self._followed.get(session.session_id)
@@ -130,17 +141,22 @@ class DraftAhead:
         if followed is None:
             return
         if commit.depth > 0:
-            self._rhythm.observe_flight(self._clock() - followed.began_s)
+            self._rhythm.observe_flight(
+                self._clock() - followed.began_s,
+                len(commit.token_ids),
+                was_ahead=followed.flight.was_ahead,
+            )
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
+        if flight.was_ahead and commit.token_ids[0] == flight.token_ids[0]:
+            is_in_time = num_accepted > 0 and not commit.was_late
+            self._rhythm.observe_continuation(is_in_time=is_in_time)
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
             self.outcomes.observe(
                 flight, commit.token_ids, session.sampling, was_sent=followed.is_answered
             )
             chosen = followed.branches.pop((num_accepted, added), None)
             if commit.depth > 0:
-                if chosen is not None:
-                    self._pass.pace.observe(is_in_time=chosen.is_useful)
                 if chosen is not None and chosen.token_ids:
                     self._promote(chosen, reserve)
                 elif flight.token_ids[num_accepted : num_accepted + 1] == (added,):
@@ -207,23 +223,24 @@ class DraftAhead:
         self._pass.limit_fan_out(most)
 
     def run_pass(self) -> list[Proposal] | None:
-        """Computes one more token of everything that is prepared; what is complete is to be sent.
+        """Computes one more token of what is prepared; what is complete is to be sent.
 
-        So is what there is of continuations whose outcome is to be expected before one more pass
-        would be over: a commit that comes during a pass waits for its end. Returns None if there
-        was nothing to do.
+        So is what there is of continuations that would come too late after one more pass. Returns
+        None if there was nothing to do.
         """
         began_s = self._clock()
-        growing, sent = [], []
+        growing, sent, least_left_s = [], [], math.inf
         for followed in self._followed.values():
-            if self._rhythm.is_due(began_s - followed.began_s):
+            elapsed_s = began_s - followed.began_s
+            left_s = self._rhythm.left_s(elapsed_s, was_ahead=followed.flight.was_ahead)
+            if left_s < self._pass.expected_s(1):
                 unsent = (b for b in followed.branches.values() if b.token_ids and not b.is_sent)
                 sent += [branch.send() for branch in unsent]
             else:
                 growing.append(followed)
-        complete = self._pass.run(growing)
+                least_left_s = min(least_left_s, left_s)
+        complete = self._pass.run(growing, least_left_s)
         if complete is not None:
-            self._rhythm.observe_pass(self._clock() - began_s)
-        if complete is None:
-            return sent or None
-        return sent + complete
+            self._rhythm.observe_pass()
+            return sent + complete
+        return sent or None

@@ -10,8 +10,6 @@ from specray.draft.attention import CachedRow
 from specray.draft.model_session import ModelSession
 from specray.types import Proposal, TruncatedDistributions
 
-_USEFUL = 0.6  # of the tokens that are asked for
-
 
 @dataclass(slots=True, eq=False)
 class Branch:
@@ -47,11 +45,6 @@ class Branch:
     def is_complete(self) -> bool:
         """Whether it grows no more: it is as deep as it shall be, or was sent as it is."""
         return self.is_sent or len(self.token_ids) >= self.depth
-
-    @property
-    def is_useful(self) -> bool:
-        """Whether most of it is there."""
-        return len(self.token_ids) >= _USEFUL * self.depth
 
     @property
     def next_token_id(self) -> int:

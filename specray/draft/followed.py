@@ -35,15 +35,21 @@ class Followed:
         """Places, the one behind the flight included, for which there are no candidates yet."""
         return len(self.flight.token_ids) + 1 - len(self.flight.candidates)
 
-    def to_feed(self) -> list[int]:
-        """What is not computed yet before the flight's end, or not scored; at least one token."""
-        token_ids = [*self.session.token_ids, *self.flight.token_ids]
+    @property
+    def num_to_feed(self) -> int:
+        """Tokens that are not computed yet before the flight's end, or not scored; at least 1."""
         num_lacking = self.stop - self.session.num_cached - self.num_fed
-        return token_ids[-max(self.num_unscored, num_lacking) :]
+        return max(self.num_unscored, num_lacking)
+
+    def to_feed(self) -> list[int]:
+        """These tokens."""
+        num_committed = max(0, self.num_to_feed - len(self.flight.token_ids))
+        committed = self.session.token_ids[len(self.session) - num_committed :]
+        return [*committed, *self.flight.token_ids][-self.num_to_feed :]
 
     def row(self) -> CachedRow:
         """The keys and values of a pass that computes `to_feed`."""
-        return CachedRow(self.session.states, self.stop - len(self.to_feed()), self.stop)
+        return CachedRow(self.session.states, self.stop - self.num_to_feed, self.stop)
 
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""

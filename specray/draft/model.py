@@ -187,8 +187,9 @@ class ModelProposer:
         """The sessions' depths, once memory has been found for them; 0 where there is none."""
         needed = {session.session_id for session in sessions}
         rows = []
+        most = self._ahead.answer_depth(sessions)
         for session in sessions:
-            depth = min(session.depth, self._max_length - len(session) + 1)
+            depth = min(session.depth, most, self._max_length - len(session) + 1)
             # The last drafted token is not fed to the model, so it needs no room.
             if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
                 depth = 0

@@ -65,6 +65,7 @@ class _Tables:
     def __init__(self) -> None:
         confidences = (np.arange(_NUM_CONFIDENCES) + 0.5) / _NUM_CONFIDENCES
         shares = 0.75 * 0.5 ** np.arange(_NUM_SHARES)  # each bucket's middle
+        self.any_survival = _Frequencies(np.array([0.5]))  # whatever the draft's confidence
         self.survival = _Frequencies(0.1 + 0.8 * confidences)
         self.correction = _Frequencies(0.8 * shares)
         self.bonus = _Frequencies(0.8 * shares)
@@ -81,6 +82,10 @@ class OutcomeModel:
     def verified_rate(self, *, was_ahead: bool) -> float:
         """How often proposals of a kind are there when their step begins."""
         return float(self._verified[was_ahead].rates[0])
+
+    def survival_rate(self, sampling: SamplingSettings) -> float:
+        """How often a proposed token is accepted that all before it were."""
+        return float(self._table(sampling).any_survival.rates[0])
 
     def probabilities(self, flight: InFlight, sampling: SamplingSettings) -> Floats:
         """Of each candidate to be added after so many accepted tokens: [candidates, support].
@@ -141,6 +146,7 @@ class OutcomeModel:
             confidence, shares = _without(proposed, ids, q)
             tried = np.zeros(_NUM_CONFIDENCES)
             tried[_confidence_bucket(confidence)] = 1
+            tables.any_survival.observe(np.ones(1), np.array([float(token_id == proposed)]))
             tables.survival.observe(tried, tried * (token_id == proposed))
             if token_id != proposed:
                 _observe_share(tables.correction, ids, shares, token_id)

@@ -315,6 +315,8 @@ class Speculation:
             session.source = self._source = arrival.proposal.source
             session.num_losses = 0
             self._patience.hear_of(session)
+            is_ahead = arrival.proposal.draft_time_us == 0
+            session.was_late = is_ahead and arrival.at > session.committed_at
         if session.is_due:
             if arrival is not None:
                 self._patience.observe_answer(session, arrival.at)

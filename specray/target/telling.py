@@ -121,9 +121,10 @@ class Telling:
                 for accepted in session.accepted
                 if accepted.position < end  # an answer may end within what was accepted
             ),
+            session.was_late,
         )
         self._outgoing[session.router].commits.append(commit)
-        session.num_told, session.accepted = end, []
+        session.num_told, session.accepted, session.was_late = end, [], False
         return now
 
     def flush(self) -> None:

@@ -142,6 +142,7 @@ def _commit_message(commit: Commit) -> pb.Commit:
         depth=commit.depth,
         sent_at_ns=commit.sent_at_ns,
         accepted=[pb.Accepted(**accepted._asdict()) for accepted in commit.accepted],
+        was_late=commit.was_late,
     )
 
 
@@ -157,6 +158,7 @@ def _commit(message: pb.Commit) -> Commit:
             for accepted in message.accepted
             if accepted.source in _KNOWN_SOURCES  # a newer target's may be unknown
         ),
+        was_late=message.was_late,
     )
 
 

@@ -1,73 +1,100 @@
+import math
 import random
 
 import pytest
 
-from specray.draft.pace import Pace, Rhythm
+from specray.draft.pace import Rhythm
+
+FLIGHT_S = 0.06
 
 
-def settle(pace: Pace, rows_in_time: int, num_outcomes: int) -> list[int]:
-    """The rows of passes of which those up to some size are in time."""
-    rows = []
-    for _ in range(num_outcomes):
-        rows.append(pace.most_rows)
-        pace.observe(is_in_time=pace.most_rows <= rows_in_time)
-    return rows
+def settled(rhythm: Rhythm, flight_s: float = FLIGHT_S, num: int = 200) -> Rhythm:
+    for _ in range(num):
+        rhythm.observe_flight(flight_s, 2, was_ahead=True)
+        rhythm.observe_pass()
+    return rhythm
 
 
-def test_it_begins_with_all_and_keeps_them_while_they_are_in_time() -> None:
-    assert settle(Pace(16), 16, 50) == [16] * 50
+def test_nothing_has_to_leave_before_anything_is_known() -> None:
+    assert Rhythm().left_s(1000.0, was_ahead=True) == math.inf
 
 
-def test_it_comes_down_to_what_is_in_time() -> None:
-    rows = settle(Pace(16), 5, 400)[200:]
-    assert 4 <= min(rows) <= max(rows) <= 6
-    assert sum(row > 5 for row in rows) < 0.35 * len(rows)
-
-
-def test_it_comes_back_when_there_is_more_time() -> None:
-    pace = Pace(16)
-    settle(pace, 3, 200)
-    assert pace.most_rows <= 4
-    settle(pace, 16, 60)
-    assert pace.most_rows == 16
-
-
-def test_there_is_always_a_row() -> None:
-    assert settle(Pace(16), 0, 300)[-1] == 1
-
-
-def test_nothing_is_due_before_anything_is_known() -> None:
-    rhythm = Rhythm()
-    assert not rhythm.is_due(1000.0)
-    rhythm.observe_pass(0.01)
-    assert not rhythm.is_due(1000.0)
-
-
-@pytest.mark.parametrize("pass_s", [0.005, 0.02])
-def test_a_commit_is_due_when_a_pass_would_outlast_most_flights(pass_s: float) -> None:
+def test_time_is_left_until_most_commits_come() -> None:
     rhythm, rng = Rhythm(), random.Random(0)
     flights = [rng.uniform(0.05, 0.07) for _ in range(2000)]
     for flight_s in flights:
-        rhythm.observe_flight(flight_s)
-        rhythm.observe_pass(pass_s)
-    earliest = next(ms for ms in range(100) if rhythm.is_due(ms / 1e3)) / 1e3
-    num_met = sum(flight_s < earliest + pass_s for flight_s in flights)
-    assert 0.1 < num_met / len(flights) < 0.45
+        rhythm.observe_flight(flight_s, 2, was_ahead=True)
+        rhythm.observe_pass()
+    left_s = rhythm.left_s(0.0, was_ahead=True)
+    num_shorter = sum(flight_s < left_s for flight_s in flights)
+    assert 0.05 < num_shorter / len(flights) < 0.45
+    assert rhythm.left_s(0.04, was_ahead=True) == pytest.approx(left_s - 0.04)
+
+
+def test_answers_that_a_step_waits_for_are_timed_apart() -> None:
+    rhythm = settled(Rhythm())
+    for _ in range(100):
+        rhythm.observe_flight(0.03, 2, was_ahead=False)
+        rhythm.observe_pass()
+    assert rhythm.left_s(0.0, was_ahead=False) == pytest.approx(0.03, rel=0.1)
+    assert rhythm.left_s(0.0, was_ahead=True) == pytest.approx(FLIGHT_S, rel=0.1)
 
 
 def test_a_target_that_has_become_faster_is_soon_known() -> None:
-    rhythm = Rhythm()
-    for flight_s in [0.1] * 50 + [0.02] * 50:
-        rhythm.observe_flight(flight_s)
-    assert rhythm.is_due(0.03)
+    rhythm = settled(settled(Rhythm(), 0.1, 50), 0.02, 50)
+    assert rhythm.left_s(0.03, was_ahead=True) < 0
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.005, 0.02])
+def test_continuations_leave_a_round_trip_before_their_commit(round_trip_s: float) -> None:
+    """They are in time if they leave that long before; commits come when they are expected."""
+    rhythm, rng = settled(Rhythm()), random.Random(1)
+    num_late = 0
+    for turn in range(1000):
+        leaves_s = rhythm.left_s(0.0, was_ahead=True) - rng.uniform(0, 0.004)
+        is_in_time = leaves_s + round_trip_s <= FLIGHT_S
+        num_late += turn >= 200 and not is_in_time
+        rhythm.observe_continuation(is_in_time=is_in_time)
+    assert num_late < 0.3 * 800
+    # No longer before than it has to be, either.
+    assert rhythm.left_s(0.0, was_ahead=True) > 0.8 * FLIGHT_S - round_trip_s
+
+
+def test_the_lead_is_bounded_where_nothing_is_ever_in_time() -> None:
+    rhythm = settled(Rhythm())
+    for _ in range(1000):
+        rhythm.observe_continuation(is_in_time=False)
+    assert rhythm.left_s(0.0, was_ahead=True) == pytest.approx(0.5 * FLIGHT_S, rel=0.1)
 
 
 def test_passes_that_took_too_long_are_tried_again() -> None:
-    rhythm = Rhythm()
-    for _ in range(50):  # of many sessions
-        rhythm.observe_flight(0.08)
-        rhythm.observe_pass(0.2)
-    assert rhythm.is_due(0.0)
-    for _ in range(100):  # of one
-        rhythm.observe_flight(0.05)
-    assert not rhythm.is_due(0.0)
+    rhythm = settled(Rhythm())
+    pass_s = 3 * FLIGHT_S  # of many sessions; there is one now
+    assert rhythm.left_s(0.0, was_ahead=True) < pass_s
+    for _ in range(100):
+        rhythm.observe_flight(FLIGHT_S, 2, was_ahead=True)
+    assert rhythm.left_s(0.0, was_ahead=True) > pass_s
+    rhythm.observe_pass()
+    assert rhythm.left_s(0.0, was_ahead=True) < pass_s
+
+
+def test_answers_are_as_deep_as_asked_for_before_anything_is_known() -> None:
+    assert Rhythm().answer_depth(5, [0.1], 1, 1.0) == 5
+
+
+@pytest.mark.parametrize(
+    ("survivals", "num_sessions", "pass_ms", "depth"),
+    [
+        # Two tokens in 60 ms: a pass of 6 ms costs 0.2 tokens of each session.
+        ([0.6], 1, 6.0, 3),  # 0.6^2 = 0.36, 0.6^3 = 0.22, 0.6^4 = 0.13
+        ([0.6], 1, 0.6, 5),  # as on a GPU
+        ([0.6], 1, 60.0, 1),
+        ([0.3], 1, 6.0, 1),
+        ([0.6], 4, 6.0, 1),  # three that have theirs wait, too
+        ([0.6] * 4, 4, 6.0, 3),
+    ],
+)
+def test_an_answer_goes_on_as_long_as_a_pass_brings_more_than_it_delays(
+    survivals: list[float], num_sessions: int, pass_ms: float, depth: int
+) -> None:
+    assert settled(Rhythm()).answer_depth(5, survivals, num_sessions, pass_ms / 1e3) == depth

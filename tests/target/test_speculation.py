@@ -947,6 +947,34 @@ def test_turnarounds_are_counted_where_a_draft_was_in_time(
     assert world.speculation.stats().turnaround_time.count == is_hit
 
 
+@pytest.mark.parametrize(
+    ("latency_s", "draft_time_us", "was_late"),
+    [(0.002, 0, True), (-0.001, 0, False), (0.002, 900, False)],
+)
+def test_a_draft_is_told_that_what_it_sent_ahead_came_late(
+    world: World, latency_s: float, draft_time_us: int, *, was_late: bool
+) -> None:
+    """An answer, whose draft time is not 0, could not have come before its commit."""
+
+    def ahead(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+        return replace(perfect(commit, tokens), draft_time_us=draft_time_us)
+
+    world.answer, world.latency_s = ahead, latency_s
+    world.open()
+    world.run(8)
+
+    commits = [commit for _, frame in world.streams.sent for commit in frame.commits]
+    assert not commits[0].was_late  # nothing had been proposed yet
+    assert [commit.was_late for commit in commits[1:]] == [was_late] * 7
+
+    world.answer = silent
+    world.step()  # verifies what still came
+    num_sent = len(world.streams.sent)
+    world.run(3)
+    commits = [commit for _, frame in world.streams.sent[num_sent:] for commit in frame.commits]
+    assert not any(commit.was_late for commit in commits)
+
+
 def test_a_wait_is_no_overhead(world: World) -> None:
     planner = Planner()
     world.speculation = Speculation(world.buffer, world.streams, world.clock, planner)

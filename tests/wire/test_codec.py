@@ -35,7 +35,10 @@ names = st.text(st.characters(codec="utf-8"), max_size=128)
 opens = st.builds(OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names)
 accepted = st.builds(Accepted, uint32, uint32, st.sampled_from(get_args(Source)))
 commits = st.builds(
-    Commit, uint64, uint32, tokens, uint32, uint64, st.lists(accepted, max_size=2).map(tuple)
+    Commit,
+    *(uint64, uint32, tokens, uint32, uint64),
+    st.lists(accepted, max_size=2).map(tuple),
+    st.booleans(),
 )
 session_frames = st.builds(
     SessionFrame,

@@ -79,19 +79,24 @@ class Disaggregated:
     name: str
     deployment: Deployment
     model: Mapping[str, Any]  # settings of the draft's model over the deployment's
+    has_stop_gap: bool
 
     @property
     def args(self) -> dict[str, Any]:
         """Settings over the deployment's."""
         draft = {"method": "model", "model": dict(self.model), "simulation": {}}
-        return {"draft": draft, "speculation": {"max_wait_ms": _MAX_WAIT_MS}}
+        speculation = {"max_wait_ms": _MAX_WAIT_MS, "stop_gap": self.has_stop_gap}
+        return {"draft": draft, "speculation": speculation}
 
 
 NetworkSystem = Disaggregated | VllmSystem
 
 
 def make_systems(deployment: Deployment) -> list[NetworkSystem]:
-    """Plain disaggregated, drafting ahead, and vLLM's own with the same draft and without one.
+    """Ours, and vLLM's own with the same draft and without one.
+
+    Plain disaggregation is to propose, verify, propose: nothing is drafted ahead, and a target has
+    nothing of its own for what does not come. `copies` adds the latter, `ahead` both.
 
     Raises:
         InvalidConfigError: the deployment has no draft model.
@@ -99,8 +104,9 @@ def make_systems(deployment: Deployment) -> list[NetworkSystem]:
     draft_model = {"method": "draft_model", "model": deployment.draft}
     settings = make_settings(deployment, (_COLOCATED_DEPTH,))[:1]  # leaves a core to the server
     return [
-        Disaggregated("plain", deployment, {"fan_out": 0}),
-        Disaggregated("ahead", deployment, {}),
+        Disaggregated("plain", deployment, {"fan_out": 0}, has_stop_gap=False),
+        Disaggregated("copies", deployment, {"fan_out": 0}, has_stop_gap=True),
+        Disaggregated("ahead", deployment, {}, has_stop_gap=True),
         VllmSystem("vllm-draft", deployment, draft_model, settings),
         VllmSystem("vllm-ngram", deployment, NGRAM, settings),
     ]

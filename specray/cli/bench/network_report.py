@@ -11,17 +11,19 @@ from specray.cli.bench.plan import Cell
 from specray.cli.bench.results import Condition, Results, Setting
 from specray.errors import InvalidConfigError
 
-OURS = ("plain", "ahead")
+OURS = ("plain", "copies", "ahead")
 COLOCATED = ("vllm-draft", "vllm-ngram")
 _LABELS = {
     "plain": "disaggregated, plain",
-    "ahead": "disaggregated, drafting ahead",
+    "copies": "plain, and the target's own copies",
+    "ahead": "drafting ahead, and copies",
     "vllm-draft": "vLLM draft_model (co-located)",
     "vllm-ngram": "vLLM ngram (co-located)",
     OFF: "no speculation",
 }
 _COLOURS = {
     "plain": "#d95f02",
+    "copies": "#e6ab02",
     "ahead": "#1b6ca8",
     "vllm-draft": "#3a7d44",
     "vllm-ngram": "#7b5ea7",
@@ -167,10 +169,10 @@ def _ratio(results: Results, condition: Condition) -> float | None:
     """Drafting ahead over plain, each against its own service without speculation, by round."""
     ratios = []
     off = replace(condition, rtt_ms=0.0)
-    values = [
-        (results.speeds(name, condition), results.speeds(f"{name}:{OFF}", off)) for name in OURS
-    ]
-    (plain, plain_off), (ahead, ahead_off) = values
+    (plain, plain_off), (ahead, ahead_off) = (
+        (results.speeds(name, condition), results.speeds(f"{name}:{OFF}", off))
+        for name in ("plain", "ahead")
+    )
     for number in ahead.keys() & plain.keys() & ahead_off.keys() & plain_off.keys():
         gain = (ahead[number] / ahead_off[number]) / (plain[number] / plain_off[number])
         ratios.append(gain)

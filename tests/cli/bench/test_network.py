@@ -41,16 +41,31 @@ class FakeDeployment:
     is_on_cpu = True
 
 
-PLAIN, AHEAD = (Disaggregated(name, FakeDeployment(), {}) for name in ("plain", "ahead"))  # type: ignore[arg-type]
+PLAIN, AHEAD = (
+    Disaggregated(name, FakeDeployment(), {}, has_stop_gap=name == "ahead")  # type: ignore[arg-type]
+    for name in ("plain", "ahead")
+)
 
 
-def test_the_quick_plan_takes_less_than_eight_minutes() -> None:
+def test_the_quick_plan_takes_about_ten_minutes() -> None:
     deployment: Any = FakeDeployment()
     plan = make_plan(is_quick=True)
     pieces = list(make_pieces(make_systems(deployment), plan))
-    assert {piece.system for piece in pieces} == {"plain", "ahead", "vllm-draft", "vllm-ngram"}
-    assert sum(piece.expected_s for piece in pieces) < 480
+    ours = {"plain", "copies", "ahead"}
+    assert {piece.system for piece in pieces} == ours | {"vllm-draft", "vllm-ngram"}
+    assert sum(piece.expected_s for piece in pieces) < 660
     assert make_plan(is_quick=False).rtts_ms == (0.0, 1.0, 5.0, 20.0)
+
+
+def test_plain_is_to_propose_and_verify_and_nothing_else() -> None:
+    deployment: Any = FakeDeployment()
+    plain, copies, ahead = make_systems(deployment)[:3]
+    assert isinstance(plain, Disaggregated)
+    assert isinstance(copies, Disaggregated)
+    assert isinstance(ahead, Disaggregated)
+    assert (plain.name, copies.name, ahead.name) == ("plain", "copies", "ahead")
+    assert [s.args["speculation"]["stop_gap"] for s in (plain, copies, ahead)] == [0, 1, 1]
+    assert [s.args["draft"]["model"].get("fan_out") for s in (plain, copies, ahead)] == [0, 0, None]
 
 
 def test_other_temperatures_replace_the_plans() -> None:
@@ -167,8 +182,8 @@ def test_the_table_sets_ahead_against_plain_each_against_its_own_off() -> None:
 
     assert lines[2:4] == [
         # (20 / 10) / (25 / 20)
-        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 | 20.0 | 1.60 |  | 23.0 |",
-        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 | 15.0 | 1.50 |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 |  | 20.0 | 1.60 |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 |  | 15.0 | 1.50 |  | 23.0 |",
     ]
     assert lines[4].startswith("| vllm-draft failed: no weights |")
 
