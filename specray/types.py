@@ -71,7 +71,7 @@ class Commit:
     depth: int  # most tokens the next proposal may hold; 0: none wanted for now
     sent_at_ns: int  # the target's monotonic clock; comes back in the proposal
     accepted: tuple[Accepted, ...] = ()  # since the commit before; for who looks on, not for drafts
-    was_late: bool = False  # what was drafted ahead and verified came after the commit it extends
+    was_late: bool = False  # nothing was there for its step, or only what was sent ahead too late
 
 
 @dataclass(frozen=True, slots=True, eq=False)

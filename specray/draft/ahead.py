@@ -113,7 +113,9 @@ class DraftAhead:
         if not self.is_on:
             return most
         survivals = [self.outcomes.survival_rate(session.sampling) for session in sessions]
-        num_sessions = len(sessions) + len(self._followed)
+        now_s = self._clock()
+        ages_s = (now_s - followed.began_s for followed in self._followed.values())
+        num_sessions = len(sessions) + sum(self._rhythm.is_running(age_s) for age_s in ages_s)
         pass_s = self._pass.expected_s(len(sessions))
         return self._rhythm.answer_depth(most, survivals, num_sessions, pass_s)
 
@@ -140,17 +142,9 @@ class DraftAhead:
         followed = self._followed.pop(session.session_id, None)
         if followed is None:
             return
-        if commit.depth > 0:
-            self._rhythm.observe_flight(
-                self._clock() - followed.began_s,
-                len(commit.token_ids),
-                was_ahead=followed.flight.was_ahead,
-            )
+        self._observe_times(followed, commit)
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
-        if flight.was_ahead and commit.token_ids[0] == flight.token_ids[0]:
-            is_in_time = num_accepted > 0 and not commit.was_late
-            self._rhythm.observe_continuation(is_in_time=is_in_time)
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
             self.outcomes.observe(
                 flight, commit.token_ids, session.sampling, was_sent=followed.is_answered
@@ -184,6 +178,15 @@ class DraftAhead:
             self._release(followed)
         return bool(held)
 
+    def _observe_times(self, followed: Followed, commit: Commit) -> None:
+        was_ahead = followed.flight.was_ahead
+        if commit.depth > 0:
+            self._rhythm.observe_flight(
+                self._clock() - followed.began_s, len(commit.token_ids), was_ahead=was_ahead
+            )
+        if was_ahead and not followed.is_rest:  # a rest has been there since before
+            self._rhythm.observe_continuation(is_in_time=not commit.was_late)
+
     def _promote(self, branch: Branch, reserve: Callable[[int], bool]) -> None:
         session, num_own = branch.session, len(branch.token_ids)
         stop = branch.num_shared + num_own
@@ -206,7 +209,7 @@ class DraftAhead:
         rest = flight.candidates.rest(start)
         is_there = followed.is_answered
         flight = InFlight(token_ids, rest, was_ahead=is_there)
-        self._begin(Followed(session, flight, num_fed, is_answered=is_there))
+        self._begin(Followed(session, flight, num_fed, is_answered=is_there, is_rest=True))
 
     def _begin(self, followed: Followed) -> None:
         followed.began_s = self._clock()
@@ -228,16 +231,19 @@ class DraftAhead:
         So is what there is of continuations that would come too late after one more pass. Returns
         None if there was nothing to do.
         """
-        began_s = self._clock()
+        now_s = self._clock()
         growing, sent, least_left_s = [], [], math.inf
         for followed in self._followed.values():
-            elapsed_s = began_s - followed.began_s
+            if not followed.is_answered:
+                continue  # its tokens, on which rows depend, have yet to leave
+            elapsed_s = now_s - followed.began_s
             left_s = self._rhythm.left_s(elapsed_s, was_ahead=followed.flight.was_ahead)
             if left_s < self._pass.expected_s(1):
                 unsent = (b for b in followed.branches.values() if b.token_ids and not b.is_sent)
                 sent += [branch.send() for branch in unsent]
-            else:
-                growing.append(followed)
+                continue
+            growing.append(followed)
+            if not followed.is_complete:
                 least_left_s = min(least_left_s, left_s)
         complete = self._pass.run(growing, least_left_s)
         if complete is not None:

@@ -1,9 +1,7 @@
 """One forward pass over whatever is drafted ahead, for all sessions."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from heapq import nlargest
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,44 +13,17 @@ from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.outcomes import OutcomeModel
+from specray.draft.pass_plan import Choice, PassPlan
 from specray.sampling.truncation import BatchSampling, Truncated, draw
 from specray.types import Proposal, TruncatedDistributions
 
-_LEAST_PROBABILITY = 0.003  # of an outcome that is worth a row of a pass
 _MEMORY, _SURPRISE = 0.99, 2.0  # of passes' times: some 100 count, and none for more than that
 _MAX_ROWS = {"cpu": 16}  # of a pass, whose time is what a commit may have to wait
 _MAX_ROWS_ELSEWHERE = 128
 
 
-class _Choice(NamedTuple):
-    """An outcome to begin a branch for."""
-
-    followed: Followed
-    probability: float
-    num_accepted: int
-    added: int
-
-
-class _Wanted(NamedTuple):
-    """Something that a pass may compute."""
-
-    value: float  # the chance that the target comes to verify what it adds
-    what: Followed | Branch | _Choice
-
-    @property
-    def num_tokens(self) -> int:
-        """That the pass computes for it."""
-        return self.what.num_to_feed if isinstance(self.what, Followed) else 1
-
-
 class AheadPass:
-    """Grows branches by a token a pass, and begins new ones, whatever is likeliest to be verified.
-
-    What a token is worth is the probability of its outcome times the chance that those before it
-    survive. A pass takes the worthiest, as many of them as raise worth over time: more rows cover
-    more outcomes but make each pass slower, and a continuation needs as many passes as it has
-    tokens. None of that looks at a branch's tokens, only at how many there are.
-    """
+    """Grows branches by a token a pass, and begins new ones, as `PassPlan` chooses."""
 
     def __init__(
         self,
@@ -67,8 +38,7 @@ class AheadPass:
         """See `DraftAhead`."""
         self._model = model
         self._pool = pool
-        self._outcomes = outcomes
-        self._most_fan_out = self._fan_out = fan_out
+        self._most_fan_out = fan_out
         self._support = support
         self._generator = generator
         self._clock = clock
@@ -76,10 +46,11 @@ class AheadPass:
         self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
         self._cost = BatchCost(_MEMORY)  # of passes, by their tokens
         self._is_warm = False  # kernels are made in the first pass
+        self._plan = PassPlan(outcomes, self._cost, fan_out)
 
     def limit_fan_out(self, most: int) -> None:
         """Begin at most so many branches per session from now on; from any thread."""
-        self._fan_out = min(self._most_fan_out, most)
+        self._plan.fan_out = min(self._most_fan_out, most)
 
     def expected_s(self, num_tokens: int) -> float:
         """How long a pass takes; 0 before anything is known."""
@@ -95,16 +66,19 @@ class AheadPass:
         Returns:
             None if there was nothing to compute.
         """
+        began_s = self._clock()
+        feedable = [followed for followed in sessions if self._is_feedable(followed)]
         most = self._most_rows(sessions)
-        wanted = nlargest(most, self._wanted(sessions, most), key=lambda item: item.value)
-        chosen = [item.what for item in wanted[: self._num_worthwhile(wanted, left_s)]]
-        feeding = [item for item in chosen if isinstance(item, Followed)]
-        begun = [self._begin(item) for item in chosen if isinstance(item, _Choice)]
-        branches = [item for item in (*chosen, *begun) if isinstance(item, Branch)]
-        if not feeding and not branches:
-            return None
-        self._compute(feeding, branches)
-        return [branch.send() for branch in branches if branch.is_complete]
+        while chosen := self._plan.choose(sessions, feedable, most, left_s):
+            feeding = [item for item in chosen if isinstance(item, Followed)]
+            begun = [self._begin(item) for item in chosen if isinstance(item, Choice)]
+            branches = [item for item in (*chosen, *begun) if isinstance(item, Branch)]
+            if feeding or branches:
+                num_tokens = sum(followed.num_to_feed for followed in feeding) + len(branches)
+                self._compute(feeding, branches)
+                self._learn(num_tokens, self._clock() - began_s)
+                return [branch.send() for branch in branches if branch.is_complete]
+        return None
 
     def _most_rows(self, sessions: Collection[Followed]) -> int:
         """Copies take no more memory than the sessions may."""
@@ -112,43 +86,6 @@ class AheadPass:
             return self._max_rows
         longest = max((f.stop + f.session.depth + 1 for f in sessions), default=1)
         return min(self._max_rows, max(1, self._pool.capacity // longest))
-
-    def _num_worthwhile(self, wanted: Sequence[_Wanted], left_s: float) -> int:
-        """How many, the worthiest first, bring most per second; the first in any case."""
-        value, num_tokens, best, num = 0.0, 0, 0.0, 0
-        for index, item in enumerate(wanted, start=1):
-            value += item.value
-            num_tokens += item.num_tokens
-            seconds = self.expected_s(num_tokens)
-            if not seconds:
-                return len(wanted)  # nothing is known yet
-            if index == 1 or (seconds <= left_s and value >= best * seconds):
-                best, num = value / seconds, index
-        return num
-
-    def _wanted(self, sessions: Collection[Followed], most: int) -> Iterator[_Wanted]:
-        """What there is to compute.
-
-        Of outcomes to begin with, the likeliest within the budget. Some of that is kept for
-        proposals accepted whole where it is not known yet what may follow them.
-        """
-        num_kept, num_begun = 0.0, 0
-        for followed in sessions:
-            sampling = followed.session.sampling
-            if self._is_feedable(followed):
-                reach = self._outcomes.reach(followed.flight, sampling)
-                num_kept += self._fan_out * reach
-                yield _Wanted(reach, followed)
-            survival = self._outcomes.survival_rate(sampling)
-            num_begun += len(followed.branches)
-            for branch in followed.branches.values():
-                if not branch.is_complete:
-                    yield _Wanted(branch.probability * survival ** len(branch.token_ids), branch)
-        num_left = self._fan_out * len(sessions) - num_begun - round(num_kept)
-        if num_left > 0:
-            choices = self._choices(sessions)
-            for choice in nlargest(min(num_left, most), choices, key=lambda c: c.probability):
-                yield _Wanted(choice.probability, choice)
 
     def _is_feedable(self, followed: Followed) -> bool:
         """Whether what may follow the flight's tokens can be computed, and is not yet."""
@@ -162,25 +99,14 @@ class AheadPass:
         session.states = grown
         return True
 
-    def _choices(self, sessions: Collection[Followed]) -> Iterator[_Choice]:
-        for followed in sessions:
-            flight, session = followed.flight, followed.session
-            if followed.probabilities is None:
-                followed.probabilities = self._outcomes.probabilities(flight, session.sampling)
-            rows, columns = np.nonzero(followed.probabilities >= _LEAST_PROBABILITY)
-            for k, column in zip(rows.tolist(), columns.tolist(), strict=True):
-                added = int(flight.candidates.token_ids[k, column])
-                outcome = (len(session) + k + 1, added)
-                is_taken = (k, added) in followed.branches or outcome in followed.left_out
-                if k <= followed.num_fed and not is_taken:
-                    yield _Choice(followed, float(followed.probabilities[k, column]), k, added)
-
-    def _begin(self, choice: _Choice) -> Branch | None:
+    def _begin(self, choice: Choice) -> Branch | None:
+        """A new branch; where there is no room for it, its outcome is left out from now on."""
         followed, probability, num_accepted, added = choice
         session, start = followed.session, len(followed.session)
         depth = min(session.depth, self._max_length - start - num_accepted)
         tail = self._pool.grow(self._pool.empty(), depth) if depth > 0 else None
         if tail is None:
+            followed.left_out |= {(start + num_accepted + 1, added)}
             return None
         branch = Branch(session, start, num_accepted, added, probability, depth, tail)
         followed.branches[branch.key] = branch
@@ -188,8 +114,6 @@ class AheadPass:
 
     def _compute(self, feeding: Sequence[Followed], branches: Sequence[Branch]) -> None:
         """Hands out what is drawn for each place, and from what."""
-        began_s = self._clock()
-        num_tokens = sum(followed.num_to_feed for followed in feeding) + len(branches)
         token_ids, drawn = self._draw(feeding, branches)
         num_taken = 0
         for followed in feeding:
@@ -198,7 +122,6 @@ class AheadPass:
             num_taken += num_scored
         for row, branch in enumerate(branches, start=num_taken):
             branch.append(token_ids[row], drawn.token_ids[row], drawn.probabilities[row])
-        self._learn(num_tokens, self._clock() - began_s)
 
     def _learn(self, num_tokens: int, seconds: float) -> None:
         """Learns how long passes take, hardly from one that had to wait for its core."""

@@ -23,12 +23,18 @@ class Followed:
     left_out: frozenset[Outcome] = frozenset()
     takes_bonus: bool = True  # there is room to compute what follows the flight's last token
     probabilities: Floats | None = None  # of the flight's outcomes, once they were asked for
+    is_rest: bool = False  # the flight's tokens are what is left of an earlier one
     began_s: float = 0.0  # when the flight's proposal was answered
 
     @property
     def stop(self) -> int:
         """The request's length if all that is in flight is accepted, and nothing added."""
         return len(self.session) + len(self.flight.token_ids)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether outcomes have been begun, and none grows any more."""
+        return bool(self.branches) and all(b.is_complete for b in self.branches.values())
 
     @property
     def num_unscored(self) -> int:

@@ -7,8 +7,9 @@ from itertools import takewhile
 _FLIGHT_GAIN, _EARLY = 0.05, 0.25  # of each flight, and how many of them are shorter than expected
 _LEAD_GAIN, _LATE = 0.02, 0.25  # of a flight, and how many continuations may come too late
 _MOST_LEAD = 0.5  # of a flight
-_PASS_DOUBT = 0.98  # of a pass's time, kept at each flight: passes may be shorter by now
+_PASS_DOUBT = 0.98  # of the confidence, kept at each flight: passes may be shorter by now
 _RATE_GAIN = 0.05  # of each commit, in how many tokens it adds and how long it takes
+_PAUSE = 4.0  # mean flights, after which a session rests, or its target does
 
 
 class Rhythm:
@@ -31,6 +32,7 @@ class Rhythm:
         """
         if not self._mean_flight_s:
             self._mean_flight_s, self._mean_tokens = seconds, num_tokens
+        seconds = min(seconds, _PAUSE * self._mean_flight_s)
         expected_s = self._flight_s[was_ahead] or seconds
         share = _EARLY if seconds > expected_s else _EARLY - 1
         self._flight_s[was_ahead] = expected_s * (1 + _FLIGHT_GAIN * share / _EARLY)
@@ -48,8 +50,7 @@ class Rhythm:
     def observe_continuation(self, *, is_in_time: bool) -> None:
         """Learns whether one whose outcome came was at the target when its step could begin.
 
-        It has to leave a round trip before its commit comes here, less what the target does between
-        two steps. Nobody tells how long that is.
+        It has to leave a round trip before its commit comes here. Nobody tells how long that is.
         """
         change = -_LATE / (1 - _LATE) if is_in_time else 1.0
         flight_s = self._flight_s[True] or self._mean_flight_s
@@ -59,13 +60,20 @@ class Rhythm:
     def left_s(self, elapsed_s: float, *, was_ahead: bool) -> float:
         """Until what is drafted for the next commit has to leave; infinite if that is not known.
 
+        More than that the longer no pass has run.
+
         Args:
             elapsed_s: since the flight began.
             was_ahead: see `observe_flight`.
         """
         flight_s = self._flight_s[was_ahead]
-        left_s = flight_s - self._lead_s - elapsed_s if flight_s else math.inf
+        lead_s = min(self._lead_s, _MOST_LEAD * flight_s)
+        left_s = flight_s - lead_s - elapsed_s if flight_s else math.inf
         return left_s / self._confidence if left_s > 0 else left_s
+
+    def is_running(self, elapsed_s: float) -> bool:
+        """Whether a flight that began so long ago is likely to be that of a step that runs."""
+        return elapsed_s < _PAUSE * self._mean_flight_s
 
     def answer_depth(
         self, most: int, survivals: Sequence[float], num_sessions: int, pass_s: float

@@ -28,6 +28,7 @@ class Patience:
     def __init__(self) -> None:
         self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
         self._behind_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
+        self._answer_tokens: float | None = None  # in such an answer
         self._refusal_rate = 0.0  # of these, how many were not worth a wait
         self._lost_rate = 0.0  # of proposals, which their step began without
         self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
@@ -77,12 +78,26 @@ class Patience:
         session.num_silent = 0
         self._silence.pop(session.router, None)
 
-    def observe_answer(self, session: Session, arrived: float) -> None:
-        """The session's commit was answered; earlier than it was sent if drafted ahead."""
+    def expected_tokens(self, wanted: int) -> int:
+        """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""
+        return min(wanted, math.ceil(self._answer_tokens or wanted))
+
+    def observe_answer(self, session: Session, arrived: float, num_tokens: int = 0) -> None:
+        """The session's commit was answered; earlier than it was sent if drafted ahead.
+
+        Args:
+            session: whose.
+            arrived: when.
+            num_tokens: in the answer; none says nothing of others.
+        """
         is_behind = arrived > session.committed_at
         self._behind_rate += _GAIN * (is_behind - self._behind_rate)
-        if is_behind:
-            self._latency.observe(arrived - session.committed_at)
+        if not is_behind:
+            return
+        self._latency.observe(arrived - session.committed_at)
+        if num_tokens:
+            before = self._answer_tokens or num_tokens
+            self._answer_tokens = before + _GAIN * (num_tokens - before)
 
     def observe_absence(self) -> None:
         """A step begins without a proposal that is due."""

@@ -43,7 +43,7 @@ class Session:
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     wanted_depth: int = 0
     committed_at: float = 0.0  # when its latest commit left
-    was_late: bool = False  # what its step verifies was drafted ahead, but came after that
+    was_late: bool = False  # nothing has come for its step, or only what was sent ahead too late
     num_hits: int = 0  # steps whose proposal was there when they were scheduled
     num_late: int = 0  # whose proposal came while they were held back, or later
     num_absent: int = 0  # whose proposal never came

@@ -315,11 +315,10 @@ class Speculation:
             session.source = self._source = arrival.proposal.source
             session.num_losses = 0
             self._patience.hear_of(session)
-            is_ahead = arrival.proposal.draft_time_us == 0
-            session.was_late = is_ahead and arrival.at > session.committed_at
         if session.is_due:
+            session.was_late = arrival is None or _is_late(arrival, session)
             if arrival is not None:
-                self._patience.observe_answer(session, arrival.at)
+                self._patience.observe_answer(session, arrival.at, len(arrival.proposal.token_ids))
             elif is_covered:
                 self._patience.observe_answer(session, session.committed_at)
             else:
@@ -357,3 +356,8 @@ class Speculation:
             self._patience.forget(router)  # it may never come back; if it does, with a new draft
             carried = [s for s in self._sessions.values() if s.router == router]
             self._telling.retract(router, carried)
+
+
+def _is_late(arrival: Arrival, session: Session) -> bool:
+    """Whether it was drafted ahead, and yet not there when its step could have begun."""
+    return arrival.proposal.draft_time_us == 0 and arrival.at > session.committed_at

@@ -126,7 +126,8 @@ class Waiting:
                 offer = self._offers.of_proposal(session, stop_gap)
             here.append(offer)
             is_awaited = session.session_id in awaited_ids
-            wanted = self._offers.of_tokens(session, session.wanted_depth)
+            num_wanted = self._patience.expected_tokens(session.wanted_depth)
+            wanted = self._offers.of_tokens(session, num_wanted)
             soon.append(wanted if is_awaited else offer)
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
         left_s = max(0.0, self._patience.answer_s(max_wait_s) - elapsed_s)

@@ -65,7 +65,7 @@ def make_plan(
     )
     if is_quick:
         rounds = Plan(
-            cells, num_rounds or 1, num_answers=1, ramp_s=1.0, window_s=5.0, max_tokens=96
+            cells, num_rounds or 1, num_answers=3, ramp_s=1.0, window_s=5.0, max_tokens=96
         )
         return NetworkPlan(rounds, rtts_ms=(0.0, 5.0, 20.0), draft_shares=(0.6,))
     rounds = Plan(cells, num_rounds or 3, num_answers=3, ramp_s=2.0, window_s=8.0, max_tokens=64)

@@ -32,12 +32,13 @@ _COLOURS = {
 
 
 def format_markdown(results: Results) -> str:
-    """A line per condition: tokens per second of each system, and ahead over plain."""
-    head = ["at once", "T", "draft", "round trip", "off", *OURS, "ahead / plain", *COLOCATED]
+    """A line per condition: tokens per second of each system, and ahead over the others."""
+    head = ["at once", "T", "draft", "round trip", "off", *OURS]
+    head += ["ahead / plain", "ahead / copies", *COLOCATED]
     lines = [head]
     for cell, share, rtt_ms in _conditions(results):
         condition = Condition(cell, Setting(), rtt_ms, share)
-        ratio = _ratio(results, condition)
+        ratios = (_ratio(results, condition, other) for other in ("plain", "copies"))
         lines.append(
             [
                 str(cell.concurrency),
@@ -46,7 +47,7 @@ def format_markdown(results: Results) -> str:
                 f"{rtt_ms:g} ms",
                 _text(_off(results, cell)),
                 *(_text(_median(results, name, [condition])) for name in OURS),
-                "" if ratio is None else f"{ratio:.2f}",
+                *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
                 *(_text(_colocated(results, name, cell)) for name in COLOCATED),
             ]
         )
@@ -165,16 +166,16 @@ def _colocated(results: Results, name: str, cell: Cell) -> float | None:
     return _median(results, name, [c for c in results.conditions(name) if c.cell == cell])
 
 
-def _ratio(results: Results, condition: Condition) -> float | None:
-    """Drafting ahead over plain, each against its own service without speculation, by round."""
+def _ratio(results: Results, condition: Condition, other: str) -> float | None:
+    """Drafting ahead over another, each against its own service without speculation, by round."""
     ratios = []
     off = replace(condition, rtt_ms=0.0)
-    (plain, plain_off), (ahead, ahead_off) = (
+    (there, there_off), (ahead, ahead_off) = (
         (results.speeds(name, condition), results.speeds(f"{name}:{OFF}", off))
-        for name in ("plain", "ahead")
+        for name in (other, "ahead")
     )
-    for number in ahead.keys() & plain.keys() & ahead_off.keys() & plain_off.keys():
-        gain = (ahead[number] / ahead_off[number]) / (plain[number] / plain_off[number])
+    for number in ahead.keys() & there.keys() & ahead_off.keys() & there_off.keys():
+        gain = (ahead[number] / ahead_off[number]) / (there[number] / there_off[number])
         ratios.append(gain)
     return median(ratios) if ratios else None
 

@@ -47,13 +47,13 @@ PLAIN, AHEAD = (
 )
 
 
-def test_the_quick_plan_takes_about_ten_minutes() -> None:
+def test_the_quick_plan_takes_a_quarter_of_an_hour() -> None:
     deployment: Any = FakeDeployment()
     plan = make_plan(is_quick=True)
     pieces = list(make_pieces(make_systems(deployment), plan))
     ours = {"plain", "copies", "ahead"}
     assert {piece.system for piece in pieces} == ours | {"vllm-draft", "vllm-ngram"}
-    assert sum(piece.expected_s for piece in pieces) < 660
+    assert sum(piece.expected_s for piece in pieces) < 900
     assert make_plan(is_quick=False).rtts_ms == (0.0, 1.0, 5.0, 20.0)
 
 
@@ -182,8 +182,8 @@ def test_the_table_sets_ahead_against_plain_each_against_its_own_off() -> None:
 
     assert lines[2:4] == [
         # (20 / 10) / (25 / 20)
-        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 |  | 20.0 | 1.60 |  | 23.0 |",
-        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 |  | 15.0 | 1.50 |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 |  | 20.0 | 1.60 |  |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 |  | 15.0 | 1.50 |  |  | 23.0 |",
     ]
     assert lines[4].startswith("| vllm-draft failed: no weights |")
 
