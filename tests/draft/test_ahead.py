@@ -580,6 +580,34 @@ def test_some_of_the_budget_is_kept_for_what_follows_a_whole_proposal(
     assert len(branches_of(target)) == 4
 
 
+def test_outcomes_that_have_no_room_hold_up_no_others(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(llama_pass.model, fan_out=14, clock=clock, max_tokens=96)
+    timed(target, clock, monkeypatch, 50.0)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.answer(1)
+    flights(target, clock, 8, 2.0, was_late=False)  # from now on a pass has a row or two
+    target.work()
+    branches = branches_of(target)
+    assert 0 < len(branches) < 14
+    assert set(branches.values()) == {DEPTH}
+
+
+def test_what_has_not_left_yet_is_not_drafted_for(llama_pass: Pair) -> None:
+    """The outcomes' rows follow its tokens; how long they take may not decide when it leaves."""
+    target, proposal = in_flight(llama_pass.model, num_passes=2)
+    branch = next(iter(target.proposer._ahead._followed[1].branches.values()))
+    assert not branch.is_sent
+    target.commit(1, *proposal.token_ids[: branch.num_accepted], branch.added)
+    target.work(3)
+    assert not branches_of(target)
+    assert target.answer(1) is not None
+    target.work(3)
+    assert branches_of(target)
+
+
 def test_what_was_late_leaves_earlier_the_next_time(
     llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

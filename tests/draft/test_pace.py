@@ -67,6 +67,25 @@ def test_the_lead_is_bounded_where_nothing_is_ever_in_time() -> None:
     assert rhythm.left_s(0.0, was_ahead=True) == pytest.approx(0.5 * FLIGHT_S, rel=0.1)
 
 
+def test_a_lead_that_was_learnt_at_a_higher_load_leaves_time_at_a_lower_one() -> None:
+    rhythm = settled(Rhythm())
+    for _ in range(1000):
+        rhythm.observe_continuation(is_in_time=False)
+    for _ in range(200):
+        rhythm.observe_flight(0.02, 2, was_ahead=False)
+        rhythm.observe_pass()
+    assert rhythm.left_s(0.0, was_ahead=False) == pytest.approx(0.01, rel=0.3)
+
+
+def test_a_pause_says_nothing_of_flights() -> None:
+    rhythm = settled(Rhythm())
+    deep = rhythm.answer_depth(5, [0.6], 1, 0.006)
+    rhythm.observe_flight(3600.0, 1, was_ahead=True)
+    assert rhythm.answer_depth(5, [0.6], 1, 0.006) <= deep + 1
+    assert not rhythm.is_running(3600.0)
+    assert rhythm.is_running(FLIGHT_S)
+
+
 def test_passes_that_took_too_long_are_tried_again() -> None:
     rhythm = settled(Rhythm())
     pass_s = 3 * FLIGHT_S  # of many sessions; there is one now
