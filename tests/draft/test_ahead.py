@@ -608,6 +608,39 @@ def test_what_has_not_left_yet_is_not_drafted_for(llama_pass: Pair) -> None:
     assert branches_of(target)
 
 
+def test_a_pass_that_would_outlast_the_flight_is_not_begun_for_many_tokens(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(llama_pass.model, fan_out=8, clock=clock)
+    timed(target, clock, monkeypatch, 50.0)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.answer(1)
+    flights(target, clock, 30, 0.2, was_late=False)
+    target.proposer.follow(1, (5, 17, 3, 8))  # 0.26 s to compute, and the place behind them
+    before_s = clock.now_s
+    target.work(1)
+    assert clock.now_s - before_s < 0.2
+
+
+def test_what_is_left_of_a_proposal_says_nothing_of_when_to_leave(
+    llama_pass: Pair, clock: Clock
+) -> None:
+    """It has been at the target since before; that a step did not verify it is no lateness."""
+    target = Target(llama_pass.model, clock=clock)
+    target.open(1, 12)
+    target.commit(1, 9)
+    proposal = target.answer(1)
+    assert proposal is not None
+    clock.now_s += 0.1
+    target.commit(1, proposal.token_ids[0])
+    assert target.proposer.is_answered(1)  # by the rest
+    clock.now_s += 0.1
+    commit = Commit(1, len(target.texts[1]), (proposal.token_ids[1],), DEPTH, 5, was_late=True)
+    target.proposer.commit(commit)
+    assert target.proposer._ahead._rhythm._lead_s == 0.0
+
+
 def test_what_was_late_leaves_earlier_the_next_time(
     llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
