@@ -1,6 +1,7 @@
 """The fast loop: from what was measured to the depths of the next step."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -71,6 +72,7 @@ class Planner:
         self.is_off = False  # whether they were all 0 but for a probe's, as nothing else paid
         self._num_off = 0  # looks in a row by which speculation does not pay
         self.near: frozenset[int] = frozenset()  # offers that are about to be probed
+        self._turn = self._turn_before = 0  # from which offer on the next probe tries, and did last
         self._surroundings = Surroundings()
         self._verifications: list[Verification] = []  # that are not learnt from yet
         self._has_probed = False  # whether a probe's are among them
@@ -162,6 +164,7 @@ class Planner:
         num_accepted = sum(verification.num_accepted for verification in verifications)
         if has_probed and num_accepted > _SURPRISE * num_expected:
             self._probe_clock.reset()
+            self._turn = self._turn_before  # what surprised is tried again, not what comes next
 
     def take_plain_turn(self, num_decoding: int) -> bool:
         """Whether the coming step is to verify nothing, whatever would be planned for it."""
@@ -257,13 +260,18 @@ class Planner:
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         self._heed_load(offers, num_decoding)
-        probed = left_out[:_MOST_PROBED]
+        num_probed = min(len(left_out), _MOST_PROBED)
         self.is_probing = self._probe_clock.tick(
-            self._step_s, lambda: self._probe_cost_s(len(probed), num_decoding, wait_s)
+            self._step_s, lambda: self._probe_cost_s(num_probed, num_decoding, wait_s)
         )
-        if not self.is_probing:
-            self.near = frozenset(probed if self._probe_clock.is_near else ())
+        if not self.is_probing and not self._probe_clock.is_near:
             return depths
+        first = bisect_left(left_out, self._turn)
+        probed = (left_out[first:] + left_out[:first])[:num_probed]
+        if not self.is_probing:
+            self.near = frozenset(probed)  # whose turn it still is when the probe comes
+            return depths
+        self._turn_before, self._turn = self._turn, probed[-1] + 1
         self._slowdown.relieve()
         self.overhead.relieve()
         tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}

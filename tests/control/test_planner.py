@@ -2,6 +2,7 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ class Engine:
         self.planner = Planner()
         self.acceptances = [request_acceptance() for _ in range(num_requests)]
         self.quality = 0.8
+        self.qualities: dict[int, float] = {}  # of requests whose drafts are others
         self.latency_s = latency_s
         self.elapsed_s = 0.0
         self.num_committed = 0
@@ -51,15 +53,16 @@ class Engine:
         num_tokens = len(self._depths) + sum(self._depths)
         seconds = memory_bound(num_tokens)
         self.elapsed_s += seconds + self.latency_s * any(self._depths)
-        for acceptance, depth in zip(self.acceptances, self._depths, strict=True):
-            self.num_committed += 1 + self._verify(acceptance, depth)
+        for i, (acceptance, depth) in enumerate(zip(self.acceptances, self._depths, strict=True)):
+            quality = self.qualities.get(i, self.quality)
+            self.num_committed += 1 + self._verify(acceptance, depth, quality)
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(offers, 0, self.latency_s)
         return self._depths
 
-    def _verify(self, acceptance: AcceptanceRate, depth: int) -> int:
-        accepted = itertools.takewhile(lambda _: self._rng.random() < self.quality, range(depth))
+    def _verify(self, acceptance: AcceptanceRate, depth: int, quality: float) -> int:
+        accepted = itertools.takewhile(lambda _: self._rng.random() < quality, range(depth))
         num_accepted = len(list(accepted))
         if depth:
             self.planner.observe_verification(Offer(acceptance, "model", depth), num_accepted)
@@ -183,6 +186,41 @@ def test_all_requests_are_probed_in_the_same_step() -> None:
     depths = engine.run(300)
 
     assert set(depths) == {(0,) * 4, (PROBE_DEPTH,) * 4}
+
+
+@pytest.mark.parametrize(("num_bad", "most_probes"), [(4, 8), (13, 40)])
+def test_a_good_draft_among_useless_ones_is_found(num_bad: int, most_probes: int) -> None:
+    engine = Engine(num_bad + 1)
+    engine.quality = 0.0
+    engine.run(400)
+    engine.qualities[num_bad] = 0.9  # the last in order
+    num_probes = 0
+    while engine.planner.is_off:
+        engine.run(1)
+        num_probes += engine.planner.is_probing
+        assert num_probes <= most_probes
+
+    *bad, good = np.mean(engine.run(100)[50:], axis=0)
+    assert good >= 3
+    assert max(bad) < 1
+
+
+def test_all_get_their_turn_and_those_that_are_told_of_it_are_probed() -> None:
+    engine = Engine(num_requests=10)
+    engine.quality = 0.0
+    engine.run(300)
+    num_probed = [0] * 10
+    told: frozenset[int] = frozenset()
+    for _ in range(1500):
+        (depths,) = engine.run(1)
+        probed = {i for i, depth in enumerate(depths) if depth > 0}
+        assert not probed or probed == told
+        told = engine.planner.near
+        for i in probed:
+            num_probed[i] += 1
+
+    assert min(num_probed) >= 3
+    assert max(num_probed) - min(num_probed) <= 1
 
 
 def test_whether_it_probes_is_known() -> None:
