@@ -9,6 +9,7 @@ from specray.control.reports import DraftReport, TargetReport
 
 _IDLE = 0.5  # needed utilisation up to which drafting ahead is in nobody's way
 _BELOW, _ABOVE = 3 / 16, 1 / 16  # of all outcomes: how far from a ceiling it stays as it is
+_LEAST_GAIN = 1.01  # of another depth; what brings less is noise
 _ENOUGH = 0.5  # draft tokens per request and step, from which on survivals are known
 
 
@@ -23,7 +24,8 @@ def depth_ceiling(
 
     It maximises tokens per second of a step, E(depth) / (T + m * a(depth)), where the answer's time
     a grows with the depth. Survival beyond what has been verified goes on as it did, so a ceiling
-    rises again. The fast loop chooses below it, token by token.
+    rises again. The one before stays unless another is better by more than noise. The fast loop
+    chooses below it, token by token.
     """
     seen = [target for target in targets if target.survivals and target.depth >= _ENOUGH]
     length = _mean([draft.tokens_per_answer for draft in drafts if draft.tokens_per_answer])
@@ -34,16 +36,15 @@ def depth_ceiling(
         for depth in range(1, most + 1)
     ]
     best = max(range(most), key=lambda i: (values[i], i)) + 1
+    value = before if values[best - 1] <= _LEAST_GAIN * values[before - 1] else best
     inputs = (
         ("tokens_per_answer", length),
         ("answer_s", costs.batch_s(_mean([t.num_running for t in seen]) / len(drafts))),
         ("waited_share", _mean([waited_share(target) for target in seen])),
         ("survival_at_1", _mean([target.survivals[0] for target in seen])),
-        ("gain_over_most", values[best - 1] / values[-1]),
+        ("gain_over_most", values[value - 1] / values[-1]),
     )
-    gain = values[best - 1] / values[-1] - 1
-    reason = f"deeper costs more wait than it brings: {gain:+.1%} over {most}"
-    return Decision("depth ceiling", best, before, reason if best < most else "none needed", inputs)
+    return Decision("depth ceiling", value, before, _why(values, best, value), inputs)
 
 
 def fan_out_ceiling(drafts: Sequence[DraftReport], before: int, most: int) -> Decision:
@@ -55,6 +56,19 @@ def fan_out_ceiling(drafts: Sequence[DraftReport], before: int, most: int) -> De
     value = before if is_near else math.ceil(exact)  # which does not waver with the noise
     reason = "drafts have time" if value == most else f"drafts are busy answering: {needed:.0%}"
     return Decision("fan-out ceiling", value, before, reason, (("needed", needed),))
+
+
+def _why(values: Sequence[float], best: int, value: int) -> str:
+    """Why the ceiling is this value, given tokens per second at each depth."""
+    most = len(values)
+    if value == most:
+        return "none needed"
+    if value != best:
+        return (
+            f"depth {best} would bring {values[best - 1] / values[value - 1] - 1:.1%} more: noise"
+        )
+    gain = values[best - 1] / values[-1] - 1
+    return f"deeper costs more wait than it brings: {gain:+.1%} over {most}"
 
 
 def _tokens_per_s(

@@ -1,3 +1,6 @@
+import itertools
+import random
+
 import pytest
 
 from specray.control.ceilings import depth_ceiling, fan_out_ceiling
@@ -30,6 +33,33 @@ def test_a_ceiling_rises_again_though_nothing_deeper_has_been_verified() -> None
     shallow = target(survivals=(0.95,), depth=1.0)
 
     assert depth([shallow], [draft(answer_each_s=0.002, tokens_per_answer=1.0)]) > 4
+
+
+def after(ceiling: int, rates: list[float]) -> list[int]:
+    """The ceilings that follow it, where tokens are accepted at these rates."""
+    drafts = [draft()]
+    ceilings = []
+    for rate in rates:
+        targets = [target(survivals=tuple(rate**place for place in (1, 2, 3, 4)))]
+        costs = draft_costs(drafts, DraftCosts())
+        ceiling = depth_ceiling(targets, drafts, costs, ceiling, MOST).value
+        ceilings.append(ceiling)
+    return ceilings
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.6, 0.7, 0.8])
+def test_the_ceiling_of_depth_does_not_waver(rate: float) -> None:
+    rng = random.Random(0)
+    ceilings = after(MOST, [rate + rng.gauss(0, 0.01) for _ in range(200)])
+
+    assert sum(now != before for before, now in itertools.pairwise(ceilings)) <= 1
+
+
+def test_the_ceiling_of_depth_follows_a_real_change() -> None:
+    bad, good = after(MOST, [0.3] * 3), after(1, [0.9] * 3)
+
+    assert max(bad) <= 2
+    assert min(good) >= 5
 
 
 @pytest.mark.parametrize(
