@@ -6,6 +6,7 @@ runner with synchronous scheduling.
 """
 
 import itertools
+import math
 import os
 import socket
 import sys
@@ -263,15 +264,14 @@ class SpeculativeScheduler(Scheduler):
     def _surroundings(self) -> Surroundings:
         """What the step will hold beside the requests that decode; drafts get what that leaves."""
         chunks = [r.num_tokens - r.num_computed_tokens for r in self.running if r.is_prefill_chunk]
+        admitted: list[Request] = []
         if not self._is_queue_stuck:
             places = max(0, self.max_num_running_reqs - len(self.running))
-            waiting = itertools.islice(self.waiting, places)
-            chunks += [request.num_tokens - request.num_computed_tokens for request in waiting]
+            admitted = list(itertools.islice(self.waiting, places))
+            chunks += [request.num_tokens - request.num_computed_tokens for request in admitted]
         room = max(0, self.max_num_scheduled_tokens - len(self.running))
-        free_blocks: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        # Each request may be about to begin a block with its sure token already.
-        kv_room = max(0, free_blocks - len(self.running)) * self.block_size
         num_prefill_tokens = min(sum(chunks), room)
+        kv_room = self._kv_room(len(self.running) + len(admitted), num_prefill_tokens)
         return Surroundings(
             sum(request.num_computed_tokens for request in self.running),
             len(chunks),
@@ -279,6 +279,16 @@ class SpeculativeScheduler(Scheduler):
             min(room - num_prefill_tokens, kv_room),
             sum(_is_decoding(r) and requests.is_sampled(r) for r in self.running),
         )
+
+    def _kv_room(self, num_requests: int, num_prefill_tokens: int) -> int:
+        """Tokens in the blocks that the step leaves free if it verifies nothing.
+
+        With more draft tokens, vLLM would drive a request out of the cache for them.
+        """
+        free_blocks: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        # Each request may begin a block with its sure token or its chunk; chunks fill others.
+        num_needed = num_requests + math.ceil(num_prefill_tokens / self.block_size)
+        return max(0, free_blocks - num_needed) * self.block_size
 
     def _load(self, output: SchedulerOutput) -> StepLoad:
         """What the step holds; the engine's requests are already advanced to its end."""

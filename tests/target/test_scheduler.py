@@ -1,8 +1,11 @@
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
 
 from specray.control.planner import Surroundings
 from specray.control.roofline import StepLoad
@@ -37,6 +40,7 @@ def surroundings(
         kv_cache_manager=SimpleNamespace(block_pool=pool),
         _is_queue_stuck=is_queue_stuck,
     )
+    scheduler._kv_room = partial(SpeculativeScheduler._kv_room, scheduler)
     return SpeculativeScheduler._surroundings(scheduler)
 
 
@@ -81,6 +85,19 @@ def test_kv_blocks_that_requests_need_for_themselves_are_not_taken(
     free_blocks: int, most: int
 ) -> None:
     assert surroundings(DECODING, free_blocks=free_blocks).max_drafts == most
+
+
+@pytest.mark.parametrize(("num_tokens", "num_filled"), [(16, 1), (17, 2), (500, 32)])
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_kv_blocks_that_chunks_fill_are_not_taken(
+    num_tokens: int, num_filled: int, is_waiting: bool
+) -> None:
+    chunk = request(400 + num_tokens, 400, is_chunk=not is_waiting)
+    running, waiting = ([*DECODING], (chunk,)) if is_waiting else ([*DECODING, chunk], ())
+
+    for more, most in ((0, 0), (3, 48)):
+        free_blocks = len(DECODING) + 1 + num_filled + more
+        assert surroundings(running, waiting, free_blocks=free_blocks).max_drafts == most
 
 
 def test_a_budget_smaller_than_the_batch_leaves_nothing() -> None:
