@@ -101,6 +101,7 @@ class Target:
         self._waiting.append(request)
         self._meter.observe_arrival(str(request.number))
         finished = self._finished[request.number] = self._env.event()
+        self._speculation.observe_arrival()
         if self._settings.speculates:
             self._speculation.open(
                 Session(

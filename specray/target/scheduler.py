@@ -102,14 +102,16 @@ class SpeculativeScheduler(Scheduler):
 
     def add_request(self, request: Request) -> None:
         """Queue a request, and announce it to its router if it may speculate."""
+        is_more = request.request_id in self.requests  # of a request that streams its prompt
         super().add_request(request)
         if request.request_id not in self.requests:
             return  # the end of a prompt that streams in: the request is over
         if requests.forbids_drafts(request):
             self._draftless.add(request.request_id)
-        if request.request_id in self._session_ids:
-            return  # more input for a request that streams its prompt
+        if is_more:
+            return
         self._load_meter.observe_arrival(request.request_id)
+        self._speculation.observe_arrival()
         traceparent = self._begin(request)
         session_id = next(self._next_session_id)
         session = requests.session(request, session_id, self.max_model_len)

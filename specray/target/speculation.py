@@ -60,12 +60,15 @@ class Speculation:
         self._waited_s = 0.0  # how long
         self._is_plain_turn = False  # whether the coming step verifies nothing
 
+    def observe_arrival(self) -> None:
+        """Note that a request has come, whether or not it may speculate."""
+        self._planner.observe_arrival(self._clock())
+
     # The life of a session.
 
     def open(self, session: Session) -> None:
         """Announce a request, so that its draft's prefill overlaps the target's."""
         self._note_losses()  # or a departure of before would be taken for one after
-        self._planner.observe_arrival(self._clock())
         self._sessions[session.session_id] = session
         session.source = self._source  # whose rate it is judged by until it has a proposal
         length = len(session.token_ids)

@@ -1,6 +1,8 @@
+import itertools
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from vllm.sampling_params import SamplingParams
@@ -119,3 +121,24 @@ def test_a_steps_sampled_tokens_are_those_that_are_drawn_after() -> None:
     load = SpeculativeScheduler._load(SimpleNamespace(requests=requests), output)
 
     assert load == StepLoad(3, 407, 104 + 204 + 400, num_sampled=3, num_prefill_tokens=400)
+
+
+def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        Scheduler, "add_request", lambda self, new: self.requests.setdefault(new.request_id, new)
+    )
+    scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
+    scheduler.requests, scheduler._draftless, scheduler._session_ids = {}, set(), {}
+    scheduler._next_session_id = itertools.count(1)
+    scheduler._trusts_distributions, scheduler.max_model_len = True, 100
+    scheduler._journal, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
+    for name, args in (("speculating", {"specray_router": "r"}), ("plain", {})):
+        new = Request(name, [5, 6, 7], SamplingParams(max_tokens=9, extra_args=args), None)
+        scheduler.add_request(new)
+        scheduler.add_request(new)  # more input for it
+
+    assert scheduler._speculation.open.call_count == 1
+    assert scheduler._speculation.observe_arrival.call_count == 2
+    assert scheduler._load_meter.observe_arrival.call_count == 2

@@ -21,6 +21,7 @@ from specray.types import (
     FixedRule,
     OpenSession,
     Proposal,
+    QpsRule,
     SamplingSettings,
     SessionFrame,
     Source,
@@ -1315,6 +1316,19 @@ def test_where_no_draft_proposes_the_requests_own_text_does(copying: World) -> N
     assert chosen.distributions is None
     assert sources(copying) == {"stop_gap": num_before + 5}
     assert copying.speculation.stats().num_proposals_used == 0  # no draft's
+
+
+def test_requests_that_may_not_speculate_count_for_the_rule_by_their_rate() -> None:
+    world = World()
+    world.streams.policy = replace(world.streams.policy, depth_rule=QpsRule(capacity_qps=5.0))
+    session = world.open()
+    world.run(20)
+    assert session.wanted_depth == MAX_DEPTH
+    for _ in range(100):  # 5 a second, over the last 20
+        world.speculation.observe_arrival()
+    world.run(1)
+
+    assert session.wanted_depth <= 1
 
 
 @pytest.mark.parametrize(
