@@ -5,11 +5,13 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from specray.control.hardware import HardwareProfile
 from specray.control.step_time import StepTimeModel
 
 logger = logging.getLogger(__name__)
@@ -30,14 +32,17 @@ class StepTimeFile:
         self._num_steps = 0
         self._writer: threading.Thread | None = None
 
+    def read_hardware(self) -> HardwareProfile | None:
+        """What the prior of the file's model knows of the hardware; None without one of use."""
+        with self._complaining():
+            state = json.loads(self._path.read_text())["model"]["hardware"]
+            return HardwareProfile.from_state(state) if state is not None else None
+        return None
+
     def load(self, model: StepTimeModel) -> None:
         """Let the model go on from the file; one that can't be used is passed over, loudly."""
-        try:
+        with self._complaining():
             model.restore(json.loads(self._path.read_text())["model"], _TRUST)
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("step times in %s are of no use, so learnt anew: %s", self._path, error)
 
     def note_step(self, model: StepTimeModel) -> None:
         """Save after every so many steps, on a thread of its own: no step waits for a disk."""
@@ -52,6 +57,15 @@ class StepTimeFile:
         if self._writer is not None:
             self._writer.join()
         self._write(self._text(model))
+
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("step times in %s are of no use, so learnt anew: %s", self._path, error)
 
     def _text(self, model: StepTimeModel) -> str:
         return json.dumps({"key": self._key, "model": model.state()})
