@@ -5,8 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -18,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _TRUST = 0.25  # of what an earlier run learnt, against what this one will
 _STEPS_PER_SAVE = 1000
+_SPOILT = (ValueError, KeyError, TypeError, AttributeError)  # what a spoilt file may raise
 
 
 class StepTimeFile:
@@ -33,16 +33,21 @@ class StepTimeFile:
         self._writer: threading.Thread | None = None
 
     def read_hardware(self) -> HardwareProfile | None:
-        """What the prior of the file's model knows of the hardware; None without one of use."""
-        with self._complaining():
+        """What the prior of the file's model knew of the hardware; None without one of use."""
+        try:
             state = json.loads(self._path.read_text())["model"]["hardware"]
             return HardwareProfile.from_state(state) if state is not None else None
-        return None
+        except (OSError, *_SPOILT):
+            return None  # `load` says why
 
     def load(self, model: StepTimeModel) -> None:
         """Let the model go on from the file; one that can't be used is passed over, loudly."""
-        with self._complaining():
+        try:
             model.restore(json.loads(self._path.read_text())["model"], _TRUST)
+        except FileNotFoundError:
+            return
+        except (OSError, *_SPOILT) as error:
+            logger.warning("step times in %s are of no use, so learnt anew: %s", self._path, error)
 
     def note_step(self, model: StepTimeModel) -> None:
         """Save after every so many steps, on a thread of its own: no step waits for a disk."""
@@ -57,15 +62,6 @@ class StepTimeFile:
         if self._writer is not None:
             self._writer.join()
         self._write(self._text(model))
-
-    @contextmanager
-    def _complaining(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("step times in %s are of no use, so learnt anew: %s", self._path, error)
 
     def _text(self, model: StepTimeModel) -> str:
         return json.dumps({"key": self._key, "model": model.state()})

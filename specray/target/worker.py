@@ -61,7 +61,8 @@ class SpecrayWorker(_Worker):
         """Draw the step's tokens; with the first goes what was measured of the device."""
         if not current_platform.is_cpu():
             output = super().sample_tokens(grammar_output)
-            if self._measured is not None and isinstance(output, ModelRunnerOutput):
+            is_own = isinstance(output, ModelRunnerOutput) and output.req_ids  # empty ones are one
+            if self._measured is not None and is_own:
                 setattr(output, HARDWARE, self._measured.state())
                 self._measured = None
             return output

@@ -3,10 +3,14 @@ from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams
+from vllm.v1.outputs import ModelRunnerOutput
 
-from specray.control.planner import Surroundings
-from specray.control.roofline import StepLoad
+from specray.control.hardware import HardwareProfile
+from specray.control.planner import Planner, Surroundings
+from specray.control.roofline import ModelShape, Roofline, StepLoad
+from specray.target import hardware
 from specray.target.scheduler import SpeculativeScheduler
+from specray.target.worker import HARDWARE
 
 
 def request(
@@ -102,3 +106,23 @@ def test_a_steps_sampled_tokens_are_those_that_are_drawn_after() -> None:
     load = SpeculativeScheduler._load(SimpleNamespace(requests=requests), output)
 
     assert load == StepLoad(3, 407, 104 + 204 + 400, num_sampled=3, num_prefill_tokens=400)
+
+
+def test_what_the_worker_measured_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def roofline(_: Any, configured: str, measured: HardwareProfile) -> Roofline:
+        assert configured == "auto"
+        return Roofline(ModelShape(1e9, 2e9, 1e5, 16, 2048), measured)
+
+    monkeypatch.setattr(hardware, "find_roofline", roofline)
+    scheduler: Any = SimpleNamespace(_planner=Planner(), _hardware="auto", vllm_config=None)
+    silent, first, second = (ModelRunnerOutput(["a"], {"a": 0}) for _ in range(3))
+    for output, name in ((first, "measured"), (second, "measured again")):
+        profile = HardwareProfile(name, 1e12, {"bfloat16": 1e14}, 3e10)
+        setattr(output, HARDWARE, profile.state())
+    names = []
+    for output in (silent, first, second):
+        SpeculativeScheduler._learn_hardware(scheduler, output)
+        names.append(scheduler._planner.hardware)
+
+    assert names == ["", "measured", "measured"]
+    assert scheduler._planner.step_time.step_s(StepLoad(1, 1, 0)) == pytest.approx(2e9 / 1e12)
