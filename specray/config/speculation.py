@@ -13,6 +13,13 @@ def _named(rule: Any) -> Any:
     return {"name": rule} if isinstance(rule, str) else rule
 
 
+# fmt: off
+Hardware = Literal[
+    "auto", "H100", "H100-PCIE", "H100-NVL", "H200", "H200-NVL", "B200",
+    "A100", "A100-40G", "A100-PCIE", "A100-PCIE-40G", "L40S", "L4", "MI300X",
+]
+# fmt: on
+
 DepthRuleConfig = Annotated[
     DepthRule, Field(discriminator="name"), BeforeValidator(_named, json_schema_input_type=Any)
 ]
@@ -105,7 +112,7 @@ class SpeculationConfig(Settings):
         description="How depths are chosen, by name or with parameters; "
         "others than `goodput` are for comparison.",
     )
-    hardware: Literal["auto", "H100", "H200", "B200", "A100", "L40S", "L4", "MI300X"] = Field(
+    hardware: Hardware = Field(
         "auto",
         description="Profile of the target's devices, for the roofline; `auto` finds out.",
     )

@@ -89,6 +89,12 @@ class Planner:
         if rule != self._rule:
             self._rule, self._policy = rule, make_policy(rule)
 
+    def learn_hardware(self, roofline: Roofline) -> None:
+        """Take the roofline of hardware that had to be measured; what is learnt already stays."""
+        self._roofline = roofline
+        if self.step_time.is_blank:
+            self.step_time = StepTimeModel(roofline)
+
     def expect(self, surroundings: Surroundings, now_s: float) -> None:
         """Plan for steps in these surroundings from now on."""
         self._surroundings = surroundings

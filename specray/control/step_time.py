@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.control.roofline import Numbers, StepLoad, StepTime
+from specray.control.roofline import Numbers, Roofline, StepLoad, StepTime
 
 _KNOTS = (8.0, 32.0, 128.0, 512.0)  # tokens of a step at which the cost of one may rise
 _FEATURES = (
@@ -64,9 +64,10 @@ class StepTimeModel:
     steps down alike for a while.
     """
 
-    def __init__(self, prior: StepTime | None = None) -> None:
+    def __init__(self, prior: Roofline | None = None) -> None:
         """Takes the roofline, if there is one."""
         self._has_prior = prior is not None
+        self._hardware = prior.hardware.state() if prior is not None else None
         self._prior: StepTime = prior or MemoryBound()
         self._start_over()
         self.median_error = 0.0  # relative, of predictions before their step was learnt from
@@ -155,6 +156,7 @@ class StepTimeModel:
         """What has been learnt, as JSON can hold it."""
         return {
             "features": list(_FEATURES),
+            "hardware": self._hardware,
             "start": self._start.tolist(),
             "penalties": self._penalties.tolist(),
             "squares": self._squares.tolist(),
@@ -165,7 +167,7 @@ class StepTimeModel:
         """Go on from what was learnt before.
 
         Args:
-            state: A `state` of a model of the same kind.
+            state: A `state` of a model of the same kind, with a prior of the same hardware.
             trust: Weight of the old steps against new ones, in (0, 1].
 
         Raises:
@@ -173,6 +175,8 @@ class StepTimeModel:
         """
         if state.get("features") != list(_FEATURES):
             raise ValueError("its features are others")
+        if "hardware" not in state or state["hardware"] != self._hardware:
+            raise ValueError("it was learnt against the prior of other hardware")
         parts = [self._sound(state, name) for name in ("start", "penalties", "squares", "targets")]
         self._start, self._penalties, squares, targets = parts
         self._squares, self._targets = trust * squares, trust * targets

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from specray.control.hardware import HardwareProfile
 from specray.control.step_time import StepTimeModel
 
 logger = logging.getLogger(__name__)
 
 _TRUST = 0.25  # of what an earlier run learnt, against what this one will
 _STEPS_PER_SAVE = 1000
+_SPOILT = (ValueError, KeyError, TypeError, AttributeError)  # what a spoilt file may raise
 
 
 class StepTimeFile:
@@ -30,13 +32,21 @@ class StepTimeFile:
         self._num_steps = 0
         self._writer: threading.Thread | None = None
 
+    def read_hardware(self) -> HardwareProfile | None:
+        """What the prior of the file's model knew of the hardware; None without one of use."""
+        try:
+            state = json.loads(self._path.read_text())["model"]["hardware"]
+            return HardwareProfile.from_state(state) if state is not None else None
+        except (OSError, *_SPOILT):
+            return None  # `load` says why
+
     def load(self, model: StepTimeModel) -> None:
         """Let the model go on from the file; one that can't be used is passed over, loudly."""
         try:
             model.restore(json.loads(self._path.read_text())["model"], _TRUST)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *_SPOILT) as error:
             logger.warning("step times in %s are of no use, so learnt anew: %s", self._path, error)
 
     def note_step(self, model: StepTimeModel) -> None:

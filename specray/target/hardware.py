@@ -1,7 +1,8 @@
 """What the target runs on, and what its model asks of it."""
 
-import time
-from collections.abc import Callable
+import logging
+import platform
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -11,20 +12,34 @@ from vllm.platforms import current_platform
 from specray.control.hardware import HardwareProfile, find_profile, named_profile
 from specray.control.roofline import ModelShape, Roofline
 from specray.models.size import ModelSize, is_known_dtype, read_size
+from specray.target import measuring
+
+logger = logging.getLogger(__name__)
 
 AUTO = "auto"
-_REPEATS = 3
-_MATRIX = 4096  # 64 MiB in float32: beyond a core's caches
-_LARGEST_PRODUCT = 1024
+_PCIE_4 = 32e9  # bytes per second out of a GPU; its links are not measured
 
 
-def find_roofline(vllm_config: VllmConfig, hardware: str) -> Roofline | None:
+def find_roofline(
+    vllm_config: VllmConfig, hardware: str, measured: HardwareProfile | None = None
+) -> Roofline | None:
     """The roofline of a target; None if its device, its model's size or a type is not known.
+
+    Cores that were not measured yet are measured, in about a second, as the process computes on
+    them. A GPU is left to the worker (`measure_device`): the engine may be another process.
+
+    Args:
+        vllm_config: The engine's.
+        hardware: What is configured.
+        measured: What the device could do when it was measured; for those without a data sheet.
 
     Raises:
         InvalidConfigError: the configured hardware is not known.
     """
-    profile = named_profile(hardware) if hardware != AUTO else _find_hardware()
+    profile = named_profile(hardware) if hardware != AUTO else find_profile(_device_name())
+    profile = profile or measured
+    if profile is None and current_platform.is_cpu():
+        profile = _measure(torch.device("cpu"), vllm_config.model_config.dtype)
     model = vllm_config.model_config
     size = read_size(model.model, model.quantization) if profile is not None else None
     if profile is None or size is None:
@@ -37,13 +52,28 @@ def find_roofline(vllm_config: VllmConfig, hardware: str) -> Roofline | None:
     return Roofline(shape, profile, vllm_config.parallel_config.tensor_parallel_size)
 
 
-def step_time_key(vllm_config: VllmConfig, roofline: Roofline | None) -> dict[str, str]:
+def measure_device(
+    vllm_config: VllmConfig, hardware: str, device: torch.device
+) -> HardwareProfile | None:
+    """What a worker's GPU can do, in about a second; None if that is known or can't be measured."""
+    if hardware != AUTO or device.type == "cpu" or find_profile(_device_name()) is not None:
+        return None
+    try:
+        profile = _measure(device, vllm_config.model_config.dtype)
+    except torch.OutOfMemoryError as error:
+        logger.warning("no memory to measure the GPU, so steps alone teach: %s", error)
+        return None
+    logger.info("there is no data sheet of %s; measured: %s", profile.name, profile.state())
+    return profile
+
+
+def step_time_key(vllm_config: VllmConfig, hardware: str) -> dict[str, str]:
     """What step times depend on, as far as it does not change while the engine runs."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     return {
         "model": f"{model.model} {model.quantization}",
         "dtype": f"{model.dtype} {vllm_config.cache_config.cache_dtype}",
-        "hardware": _device_name() if roofline is None else roofline.hardware.name,
+        "hardware": _hardware_name() if hardware == AUTO else hardware,
         "ranks": str(parallel.tensor_parallel_size),
         "threads": str(torch.get_num_threads()),
         "eager": str(model.enforce_eager),
@@ -67,44 +97,37 @@ def model_shape(size: ModelSize, dtype: str, cache_dtype: str) -> ModelShape:
     )
 
 
-def _find_hardware() -> HardwareProfile | None:
-    """A GPU by its name; the cores of this process by measuring them, in well under a second."""
-    if not current_platform.is_cpu():
-        return find_profile(_device_name())
-    bandwidth = _bandwidth()
+def _measure(device: torch.device, dtype: torch.dtype) -> HardwareProfile:
+    is_cpu = device.type == "cpu"
+    if is_cpu and dtype == torch.float16:
+        dtype = torch.float32  # torch multiplies it by a slow kernel, which vLLM does without
+    speeds = measuring.measure(device, dtype)
     return HardwareProfile(
-        f"cpu, {torch.get_num_threads()} threads",
-        bandwidth=bandwidth,
-        peak_flops=MappingProxyType({"float32": _peak_flops()}),
-        link_bandwidth=bandwidth,  # ranks share their memory
+        f"cpu, {torch.get_num_threads()} threads" if is_cpu else _device_name(),
+        bandwidth=speeds.bandwidth,
+        peak_flops=MappingProxyType({str(dtype).removeprefix("torch."): speeds.peak_flops}),
+        link_bandwidth=speeds.bandwidth if is_cpu else _PCIE_4,  # cores' ranks share their memory
     )
+
+
+def _hardware_name() -> str:
+    if current_platform.is_cpu():
+        return f"{_cpu_model()}, {torch.get_num_threads()} threads"
+    profile = find_profile(_device_name())
+    return profile.name if profile is not None else _device_name()
+
+
+def _cpu_model() -> str:
+    """As Linux tells it; of other systems, and of Arm's cores, what Python or their codes tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    fields = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+    known = [fields[key] for key in ("model name", "CPU implementer", "CPU part") if key in fields]
+    return " ".join(known) or platform.processor() or platform.machine()
 
 
 def _device_name() -> str:
     name: str = current_platform.get_device_name()
     return name
-
-
-@torch.inference_mode()
-def _bandwidth() -> float:
-    """Bytes per second that a matrix is read with, times a vector."""
-    matrix, vector = torch.ones(_MATRIX, _MATRIX), torch.ones(_MATRIX)
-    return matrix.nbytes / _shortest_s(lambda: torch.mv(matrix, vector))
-
-
-@torch.inference_mode()
-def _peak_flops() -> float:
-    """FLOP/s of a product of matrices."""
-    matrix = torch.ones(_LARGEST_PRODUCT, _LARGEST_PRODUCT)
-    return 2 * _LARGEST_PRODUCT**3 / _shortest_s(lambda: torch.mm(matrix, matrix))
-
-
-def _shortest_s(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up: others may use the machine."""
-    run()
-    seconds = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)

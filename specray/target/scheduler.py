@@ -23,6 +23,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from specray.config import EngineWatchConfig, TargetPluginConfig
+from specray.control.hardware import HardwareProfile
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.control.step_time_file import StepTimeFile
@@ -37,7 +38,7 @@ from specray.target.names import CONFIG_KEY
 from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
 from specray.target.stop_gap import make_stop_gap
-from specray.target.worker import DISTRIBUTIONS
+from specray.target.worker import DISTRIBUTIONS, HARDWARE
 from specray.types import Proposal
 from specray.wire.server import serve_target
 from specray.wire.timeline import open_timeline
@@ -79,9 +80,12 @@ class SpeculativeScheduler(Scheduler):
         self._streams = RouterStreams(
             buffer, config.policy, timeline=self._timeline, direct=_direct_path(config)
         )
-        roofline = hardware.find_roofline(vllm_config, config.hardware)
+        self._hardware = config.hardware
+        self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, config.hardware))
+        roofline = hardware.find_roofline(
+            vllm_config, config.hardware, self._step_times.read_hardware()
+        )
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
-        self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, roofline))
         self._step_times.load(self._planner.step_time)
         self._speculation = Speculation(
             buffer, self._streams, planner=self._planner, stop_gap=make_stop_gap(config.ngrams)
@@ -161,6 +165,7 @@ class SpeculativeScheduler(Scheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Book a finished step and send its commits."""
         self._verified_at = time.monotonic()
+        self._learn_hardware(model_runner_output)
         step_s = self._verified_at - self._step.started
         if self._timeline.is_on:
             scheduled = scheduler_output.scheduled_spec_decode_tokens
@@ -209,6 +214,16 @@ class SpeculativeScheduler(Scheduler):
         self._speculation.learn()
         self._step_times.save(self._planner.step_time)
         super().shutdown()
+
+    def _learn_hardware(self, output: ModelRunnerOutput) -> None:
+        """Take what the worker measured, which it tells once, unless an earlier start did."""
+        state = getattr(output, HARDWARE, None)
+        if state is None or self._planner.hardware:
+            return
+        measured = HardwareProfile.from_state(state)
+        roofline = hardware.find_roofline(self.vllm_config, self._hardware, measured)
+        if roofline is not None:
+            self._planner.learn_hardware(roofline)
 
     def _begin(self, request: Request) -> str:
         """Begin its entry in the journal; returns the span that its draft's is part of."""

@@ -5,10 +5,14 @@ from typing import Any
 import torch
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from specray.config import TargetPluginConfig
+from specray.control.hardware import HardwareProfile
 from specray.errors import StartupError
-from specray.target import drawing, rejection, top_p, workarounds
+from specray.target import drawing, hardware, rejection, top_p, workarounds
+from specray.target.names import CONFIG_KEY
 from specray.types import TruncatedDistributions
 
 if current_platform.is_cpu():
@@ -20,8 +24,14 @@ DISTRIBUTIONS = "specray_distributions"
 """Attribute of `SchedulerOutput` that carries request id -> distributions to every rank."""
 
 
+HARDWARE = "specray_hardware"
+"""Attribute of a worker's first `ModelRunnerOutput`: what it measured, a profile's `state`."""
+
+
 class SpecrayWorker(_Worker):
     """vLLM's worker for this platform, with proposals' distributions for its model runner."""
+
+    _measured: HardwareProfile | None = None  # until the engine has been told
 
     def init_device(self) -> None:
         """Mend upstream's faults, then build the model runner and teach it distributions."""
@@ -36,6 +46,11 @@ class SpecrayWorker(_Worker):
                 "specray needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"
             )
         runner.__class__ = _with_distributions(type(runner))
+        if not current_platform.is_cpu():  # before the model takes the memory
+            plugin = TargetPluginConfig.model_validate(
+                self.vllm_config.additional_config[CONFIG_KEY]
+            )
+            self._measured = hardware.measure_device(self.vllm_config, plugin.hardware, self.device)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """Run a step, with its proposals' distributions within the model runner's reach."""
@@ -43,9 +58,14 @@ class SpecrayWorker(_Worker):
         return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> Any:
-        """Draw the step's tokens."""
+        """Draw the step's tokens; with the first goes what was measured of the device."""
         if not current_platform.is_cpu():
-            return super().sample_tokens(grammar_output)
+            output = super().sample_tokens(grammar_output)
+            is_own = isinstance(output, ModelRunnerOutput) and output.req_ids  # empty ones are one
+            if self._measured is not None and is_own:
+                setattr(output, HARDWARE, self._measured.state())
+                self._measured = None
+            return output
         with workarounds.prefills_draw_nothing(self.model_runner):
             return super().sample_tokens(grammar_output)
 

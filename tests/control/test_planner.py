@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specray.control.acceptance import AcceptanceRate, request_acceptance
+from specray.control.hardware import HardwareProfile
 from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
-from specray.control.roofline import StepLoad
+from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer
 from specray.types import FixedRule
@@ -373,6 +374,18 @@ def test_steps_in_which_nothing_runs_teach_nothing() -> None:
             pass
         idle.planner.observe_step(load(0), 0.0002)
     assert idle.planner._slowdown.factor == engine.planner._slowdown.factor
+
+
+def test_hardware_that_is_measured_late_takes_nothing_away_that_was_learnt() -> None:
+    shape = ModelShape(1e9, 2e9, 1e5, 16, 2048)
+    roofline = Roofline(shape, HardwareProfile("new", 1e12, {"bfloat16": 1e14}, 3e10))
+    planner = Planner()
+    planner.observe_step(load(4), 0.5)
+    planner.learn_hardware(roofline)
+
+    assert planner.step_time.step_s(load(4)) == pytest.approx(0.5)
+    assert planner.hardware == "new"
+    assert planner.intensity() == roofline.intensity(load(4))
 
 
 def test_where_sampling_is_dear_requests_that_sample_draft_less() -> None:

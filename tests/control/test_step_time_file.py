@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specray.control.roofline import StepLoad
+from specray.control.hardware import HardwareProfile
+from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
 from specray.control.step_time_file import StepTimeFile
 
@@ -19,6 +20,11 @@ def learnt() -> StepTimeModel:
     for _ in range(20):
         model.observe(LOAD, 0.05)
     return model
+
+
+def on_cores(bandwidth: float) -> StepTimeModel:
+    cores = HardwareProfile("cpu, 2 threads", bandwidth, {"float32": 1e11}, bandwidth)
+    return StepTimeModel(Roofline(ModelShape(1e8, 4e8, 1e4, 12, 512, "float32"), cores))
 
 
 def only_file(folder: Path) -> Path:
@@ -42,6 +48,43 @@ def test_other_hardware_begins_anew(tmp_path: Path) -> None:
     assert model.step_s(LOAD) == 0
 
 
+def test_a_prior_comes_back_with_what_was_learnt_against_it(tmp_path: Path) -> None:
+    model = on_cores(9.1e9)
+    for _ in range(20):
+        model.observe(LOAD, 0.05)
+    StepTimeFile(KEY, tmp_path).save(model)
+    hardware = StepTimeFile(KEY, tmp_path).read_hardware()
+    assert hardware is not None
+    again = on_cores(hardware.bandwidth)
+    StepTimeFile(KEY, tmp_path).load(again)
+
+    assert hardware.bandwidth == 9.1e9
+    assert hardware.flops("float32") == 1e11
+    assert again.step_s(LOAD) == pytest.approx(0.05, rel=0.05)
+
+
+def test_without_a_file_or_a_prior_no_hardware_comes_back(tmp_path: Path) -> None:
+    assert StepTimeFile(KEY, tmp_path).read_hardware() is None
+    StepTimeFile(KEY, tmp_path).save(learnt())
+    assert StepTimeFile(KEY, tmp_path).read_hardware() is None
+
+
+def test_what_was_learnt_against_another_prior_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learnt_model = on_cores(9.1e9)
+    for _ in range(20):
+        learnt_model.observe(LOAD, 0.5)
+    StepTimeFile(KEY, tmp_path).save(learnt_model)
+    others = on_cores(8.7e9), StepTimeModel()
+    begun_s = [model.step_s(LOAD) for model in others]
+    for model in others:
+        StepTimeFile(KEY, tmp_path).load(model)
+
+    assert [model.step_s(LOAD) for model in others] == begun_s
+    assert caplog.text.count("the prior of other hardware") == 2
+
+
 def test_a_first_start_is_nothing_to_talk_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -58,6 +101,12 @@ def spoilt(path: Path, kind: str) -> None:
         path.write_bytes(b"\xff\xfe\x00")
     elif kind == "other features":
         content["model"]["features"] = ["a"]
+        path.write_text(json.dumps(content))
+    elif kind == "of before hardware was kept":
+        del content["model"]["hardware"]
+        path.write_text(json.dumps(content))
+    elif kind == "no hardware":
+        content["model"]["hardware"] = {"name": "?", "peak_flops": {}}
         path.write_text(json.dumps(content))
     elif kind == "other shape":
         content["model"]["squares"] = [[1.0]]
@@ -77,6 +126,7 @@ def spoilt(path: Path, kind: str) -> None:
     "kind",
     [
         *("cut", "binary", "other features", "other shape", "no solution", "not-a-number"),
+        *("of before hardware was kept", "no hardware"),
         *("[]", "{}", '{"model": 3}'),
     ],
 )
@@ -89,7 +139,9 @@ def test_a_spoilt_file_is_passed_over_with_a_warning(
     with caplog.at_level(logging.WARNING):
         StepTimeFile(KEY, tmp_path).load(model)
 
+    assert StepTimeFile(KEY, tmp_path).read_hardware() is None
     assert model.step_s(LOAD) == 0
+    assert len(caplog.records) == 1
     assert str(only_file(tmp_path)) in caplog.text
 
 

@@ -11,7 +11,7 @@ def test_every_name_is_one_of_ray_s_or_tells_it_from_others() -> None:
     names = {name for name in vars(ray_names).values() if isinstance(name, str)}
     words = {word for name in names for word in name.split("-")}
 
-    assert _TOTAL_MIB.keys() <= names | words
+    assert _TOTAL_MIB.keys() <= names | words | PROFILES.keys()
 
 
 def test_the_memory_of_all_that_have_a_profile_is_known() -> None:
@@ -23,6 +23,7 @@ def test_the_memory_of_all_that_have_a_profile_is_known() -> None:
     [
         ("h100", 79.6),
         ("NVIDIA H100 80GB HBM3", 79.6),
+        ("NVIDIA H100 NVL", 93.6),
         ("NVIDIA A100-SXM4-40GB", 40),
         ("NVIDIA L40S", 45),
         ("AMD Instinct MI300X", 192),

@@ -1,14 +1,16 @@
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from specray.control.hardware import PROFILES
+from specray.control.hardware import PROFILES, HardwareProfile
 from specray.control.roofline import StepLoad
 from specray.errors import InvalidConfigError
 from specray.models.size import read_size
 from specray.target import hardware
+from specray.target.measuring import Speeds
 
 LOAD = StepLoad(1, 1, 100)
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"  # in the built-in table: nothing is downloaded
@@ -70,6 +72,79 @@ def test_cores_are_measured() -> None:
     assert 1e8 < roofline.hardware.flops("float32") < 1e14
 
 
+def unknown_gpu(monkeypatch: pytest.MonkeyPatch, name: str = "NVIDIA RTX 9090") -> list[Any]:
+    """The platform has that GPU, of 1 TB/s and 100 TFLOP/s; returns what is measured of it."""
+    measured: list[Any] = []
+
+    def measure(*args: Any) -> Speeds:
+        measured.append(args)
+        return Speeds(1e12, 1e14)
+
+    gpu = SimpleNamespace(is_cpu=lambda: False, get_device_name=lambda: name)
+    monkeypatch.setattr(hardware, "current_platform", gpu)
+    monkeypatch.setattr(hardware.measuring, "measure", measure)
+    return measured
+
+
+def test_a_gpu_without_a_data_sheet_is_measured_by_its_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured, cuda = unknown_gpu(monkeypatch), torch.device("cuda:1")
+    assert hardware.find_roofline(config(), "auto") is None  # the engine does not touch it
+    assert not measured
+
+    profile = hardware.measure_device(config(), "auto", cuda)
+
+    assert profile is not None
+    assert measured == [(cuda, torch.bfloat16)]
+    assert (profile.name, profile.bandwidth) == ("NVIDIA RTX 9090", 1e12)
+    roofline = hardware.find_roofline(config(), "auto", profile)
+    assert roofline is not None
+    assert roofline.intensity(LOAD).ridge == pytest.approx(100)
+    assert roofline.step_s(LOAD) > 0.03  # 141 GB by four
+
+
+def test_a_known_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = unknown_gpu(monkeypatch, "AMD_Instinct_MI300X")
+    cuda = torch.device("cuda")
+
+    assert hardware.measure_device(config(), "auto", cuda) is None
+    assert hardware.measure_device(config(), "H200", cuda) is None
+    assert not measured
+
+
+def test_a_gpu_without_room_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def measure(*_: Any) -> Speeds:
+        raise torch.OutOfMemoryError("2 GiB")
+
+    unknown_gpu(monkeypatch)
+    monkeypatch.setattr(hardware.measuring, "measure", measure)
+
+    assert hardware.measure_device(config(), "auto", torch.device("cuda")) is None
+    assert "no memory to measure" in caplog.text
+
+
+def test_cores_measured_at_an_earlier_start_are_not_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(hardware.measuring, "measure")
+    cores = HardwareProfile("cpu, 2 threads", 9e9, {"float32": 1e11}, 9e9)
+    roofline = hardware.find_roofline(config(dtype=torch.float32), "auto", cores)
+
+    assert roofline is not None
+    assert roofline.hardware is cores
+
+
+def test_what_was_measured_does_not_replace_a_data_sheet() -> None:
+    cores = HardwareProfile("cpu, 2 threads", 9e9, {"float32": 1e11}, 9e9)
+    roofline = hardware.find_roofline(config(), "H100", cores)
+
+    assert roofline is not None
+    assert roofline.hardware is PROFILES["H100"]
+
+
 def test_without_a_size_there_is_no_roofline(tmp_path: Any) -> None:
     assert hardware.find_roofline(config(model=str(tmp_path)), "H100") is None
 
@@ -81,15 +156,47 @@ def test_without_a_types_size_there_is_no_roofline() -> None:
 
 
 def test_step_times_are_kept_apart_by_what_they_depend_on() -> None:
-    roofline = hardware.find_roofline(config(), "H100")
-    key = hardware.step_time_key(config(), roofline)
+    key = hardware.step_time_key(config(), "H100")
 
-    assert key == hardware.step_time_key(config(), roofline)
+    assert key == hardware.step_time_key(config(), "H100")
     others = [
-        hardware.step_time_key(config(ranks=8), roofline),
-        hardware.step_time_key(config(dtype=torch.float16), roofline),
-        hardware.step_time_key(config(model="other"), roofline),
-        hardware.step_time_key(config(), hardware.find_roofline(config(), "H200")),
-        hardware.step_time_key(config(), None),
+        hardware.step_time_key(config(ranks=8), "H100"),
+        hardware.step_time_key(config(dtype=torch.float16), "H100"),
+        hardware.step_time_key(config(model="other"), "H100"),
+        hardware.step_time_key(config(), "H200"),
+        hardware.step_time_key(config(), "auto"),
     ]
     assert key not in others
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: EPYC 7763\nflags\t: avx2\n", "EPYC 7763"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "0x41 0xd40"),  # Arm
+        (None, "arm64"),  # no Linux
+    ],
+)
+def test_step_times_of_cores_are_kept_apart_by_their_model(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, name: str
+) -> None:
+    def read_text(_: Path) -> str:
+        if cpuinfo is None:
+            raise FileNotFoundError
+        return cpuinfo
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(hardware.platform, "processor", lambda: "")
+    monkeypatch.setattr(hardware.platform, "machine", lambda: "arm64")
+    key = hardware.step_time_key(config(), "auto")
+
+    assert key["hardware"] == f"{name}, {torch.get_num_threads()} threads"
+
+
+def test_step_times_of_a_gpu_are_kept_by_its_profile_or_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unknown_gpu(monkeypatch)
+    assert hardware.step_time_key(config(), "auto")["hardware"] == "NVIDIA RTX 9090"
+    unknown_gpu(monkeypatch, "AMD_Instinct_MI300X_HF")
+    assert hardware.step_time_key(config(), "auto")["hardware"] == "MI300X"

@@ -7,11 +7,15 @@ from unittest.mock import Mock
 import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from specray.control.planner import Surroundings
-from specray.control.roofline import StepLoad
+from specray.control.hardware import HardwareProfile
+from specray.control.planner import Planner, Surroundings
+from specray.control.roofline import ModelShape, Roofline, StepLoad
+from specray.target import hardware
 from specray.target.scheduler import SpeculativeScheduler
+from specray.target.worker import HARDWARE
 
 
 def request(
@@ -142,3 +146,23 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._speculation.open.call_count == 1
     assert scheduler._speculation.observe_arrival.call_count == 2
     assert scheduler._load_meter.observe_arrival.call_count == 2
+
+
+def test_what_the_worker_measured_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def roofline(_: Any, configured: str, measured: HardwareProfile) -> Roofline:
+        assert configured == "auto"
+        return Roofline(ModelShape(1e9, 2e9, 1e5, 16, 2048), measured)
+
+    monkeypatch.setattr(hardware, "find_roofline", roofline)
+    scheduler: Any = SimpleNamespace(_planner=Planner(), _hardware="auto", vllm_config=None)
+    silent, first, second = (ModelRunnerOutput(["a"], {"a": 0}) for _ in range(3))
+    for output, name in ((first, "measured"), (second, "measured again")):
+        profile = HardwareProfile(name, 1e12, {"bfloat16": 1e14}, 3e10)
+        setattr(output, HARDWARE, profile.state())
+    names = []
+    for output in (silent, first, second):
+        SpeculativeScheduler._learn_hardware(scheduler, output)
+        names.append(scheduler._planner.hardware)
+
+    assert names == ["", "measured", "measured"]
+    assert scheduler._planner.step_time.step_s(StepLoad(1, 1, 0)) == pytest.approx(2e9 / 1e12)

@@ -1,3 +1,4 @@
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -5,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 from vllm.platforms import current_platform
+from vllm.v1.outputs import ModelRunnerOutput
 
-from specray.target import drawing, rejection, top_p, workarounds
-from specray.target.worker import SpecrayWorker, dense_draft_probs
-from specray.types import TruncatedDistributions
+from specray.config import TargetPluginConfig
+from specray.control.hardware import HardwareProfile
+from specray.target import drawing, hardware, rejection, top_p, workarounds
+from specray.target import worker as worker_module
+from specray.target.names import CONFIG_KEY
+from specray.target.worker import HARDWARE, SpecrayWorker, dense_draft_probs
+from specray.types import SpeculationPolicy, TruncatedDistributions
 
 VOCAB_SIZE = 7
 
@@ -81,3 +87,36 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.Mo
     monkeypatch.setattr(SpecrayWorker.__base__, "init_device", build_model_runner)
     object.__new__(SpecrayWorker).init_device()
     assert installed
+
+
+def test_a_gpus_worker_tells_once_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runner:
+        pass
+
+    outputs = [ModelRunnerOutput([], {}), *(ModelRunnerOutput(["a"], {"a": 0}) for _ in range(2))]
+    profile = HardwareProfile("new", 1e12, {"bfloat16": 1e14}, 3e10)
+    policy = SpeculationPolicy()
+    plugin = TargetPluginConfig(max_depth=4, policy=policy, trust_draft_distributions=True)
+
+    def build_model_runner(worker: Any) -> None:
+        worker.use_v2_model_runner, worker.model_runner = False, Runner()
+        worker.device = torch.device("cuda:1")
+
+    base = SpecrayWorker.__base__
+    monkeypatch.setattr(worker_module, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
+    monkeypatch.setattr(base, "init_device", build_model_runner)
+    rest = iter(outputs)
+    monkeypatch.setattr(base, "sample_tokens", lambda *_: next(rest))
+    measured = []
+    monkeypatch.setattr(
+        hardware, "measure_device", lambda *args: measured.append(args[1:]) or profile
+    )
+    worker: Any = object.__new__(SpecrayWorker)
+    worker.vllm_config = SimpleNamespace(additional_config={CONFIG_KEY: plugin.model_dump()})
+    worker.init_device()
+    told = [getattr(worker.sample_tokens(None), HARDWARE, None) for _ in outputs]
+
+    assert measured == [("auto", torch.device("cuda:1"))]
+    assert told == [None, profile.state(), None]
+    assert getattr(pickle.loads(pickle.dumps(outputs[1])), HARDWARE) == profile.state()
