@@ -16,10 +16,9 @@ _MORE = ("depth", "accepted", "batch", "draft busy", "speed-up", "$/Mtok")
 def as_dict(
     words: Sequence[str], facts: Facts, outcomes: Sequence[Outcome], advice: Sequence[Advice]
 ) -> dict[str, Any]:
-    """For JSON: everything, from which commit and by which words (after `specray`)."""
-    meta = collect_meta(words)
+    """For JSON: everything, and where, when and by which words (after `specray`) it was made."""
     return {
-        "meta": {name: meta[name] for name in ("commit", "command")},  # not when: plans are equal
+        "meta": collect_meta(words),
         "facts": facts.as_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "advice": [asdict(entry) for entry in advice],
