@@ -6,18 +6,23 @@
 Answers are those of `loadtest.lookup_acceptance`, which writes them on its first run. A draft
 proposes five tokens, the survival model predicts each, what agrees with the answer is accepted, and
 the model learns: every prediction is made before its outcome is known. The first answers of each
-draft only teach.
+draft only teach. A model that samples is verified by what its tokens were drawn from, where
+agreement with an answer says nothing: there the target writes the answers anew from the same
+prompts. That takes minutes: `--only` and `--most` make it less.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from loadtest.lookup_acceptance import DEPTH, SETTINGS, Answer
+from loadtest.lookup_acceptance import MODEL as TARGET
 from specray.cli.bench.report import collect_meta
 from specray.config import DraftConfig, ModelDraftConfig
 from specray.control.acceptance import request_acceptance
@@ -25,7 +30,11 @@ from specray.control.calibration import NUM_BINS, Calibration, expected_error
 from specray.control.survival import Offer, SurvivalModel, Verification
 from specray.draft.factory import make_proposer
 from specray.draft.proposer import Proposer
-from specray.types import Commit, OpenSession
+from specray.models import resolve
+from specray.sampling import reference
+from specray.sampling.reference import Verdict
+from specray.sampling.truncation import BatchSampling, truncate
+from specray.types import Commit, OpenSession, SamplingSettings, TruncatedDistributions
 
 DRAFT = "bundled:smollm2-135m-instruct-draft"
 NUM_LESSONS = 5  # answers that only teach
@@ -39,6 +48,11 @@ class Series(NamedTuple):
     hides_confidence: bool
     colour: str
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its tokens come with what they were drawn from."""
+        return self.draft.method == "model" and self.setting != "greedy"
+
 
 LOOKUP = DraftConfig()
 MODEL = DraftConfig(
@@ -49,13 +63,15 @@ ALL_SERIES = (
     Series("prompt lookup, T=0.7", LOOKUP, "T=0.7", False, "#7fb3d5"),
     Series("model, greedy", MODEL, "greedy", False, "#c0392b"),
     Series("model, greedy, no confidences", MODEL, "greedy", True, "#e59866"),
+    Series("model, T=0.7", MODEL, "T=0.7", False, "#7d3c98"),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Predicted against true survival of draft tokens.")
     parser.add_argument("--answers", type=Path, required=True)
-    parser.add_argument("--most", type=int, default=33, help="answers of each kind")
+    parser.add_argument("--most", type=int, default=33, help="answers of each series")
+    parser.add_argument("--only", action="append", choices=[series.name for series in ALL_SERIES])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     args = parser.parse_args()
@@ -63,6 +79,8 @@ def main() -> None:
     answers = [Answer(*answer) for answer in json.loads(args.answers.read_text())]
     figures: dict[str, Any] = {}
     for series in ALL_SERIES:
+        if args.only and series.name not in args.only:
+            continue
         chosen = [answer for answer in answers if answer.setting == series.setting][: args.most]
         figures[series.name] = figure(replay_all(series, chosen))
         print(series.name, json.dumps(figures[series.name]), flush=True)
@@ -75,33 +93,110 @@ def main() -> None:
 
 def replay_all(series: Series, answers: list[Answer]) -> Calibration:
     proposer, model = make_proposer(series.draft), SurvivalModel()
+    target = Target() if series.is_drawn else None
     for i, answer in enumerate(answers):
         if i == NUM_LESSONS:
             model.calibration = Calibration()
-        replay(proposer, model, answer, series)
+        replay(proposer, model, answer, series, target.begin(answer) if target else Known(answer))
     return model.calibration
 
 
-def replay(proposer: Proposer, model: SurvivalModel, answer: Answer, series: Series) -> None:
+class Text(Protocol):
+    """An answer that is being written."""
+
+    is_over: bool
+
+    def verify(
+        self, added: list[int], token_ids: tuple[int, ...], q: TruncatedDistributions | None
+    ) -> Verdict:
+        """What a proposal, drawn from `q`, comes to behind the tokens `added` last."""
+
+
+class Known:
+    """A recorded answer: what agrees with it is accepted. Exact for point masses only."""
+
+    is_over = False  # before its last token
+
+    def __init__(self, answer: Answer) -> None:
+        self._left = answer.answer
+
+    def verify(
+        self, added: list[int], token_ids: tuple[int, ...], q: TruncatedDistributions | None
+    ) -> Verdict:
+        """See `Text.verify`."""
+        del q
+        self._left = self._left[len(added) :]
+        pairs = enumerate(zip(token_ids, self._left, strict=False))
+        num_agreed = next((i for i, (a, b) in pairs if a != b), len(token_ids))
+        return Verdict(tuple(self._left[: num_agreed + 1]), num_agreed)
+
+
+class Target:
+    """The bundled target as a `Text`: verifies by rejection sampling, one answer at a time."""
+
+    def __init__(self) -> None:
+        path = resolve(TARGET)
+        self.is_over = False
+        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self._rng = np.random.default_rng(0)
+        self._cache = DynamicCache()
+        self._sampling = SamplingSettings()
+
+    def begin(self, answer: Answer) -> "Target":
+        """Forget the text before; the next one goes on from the answer's prompt."""
+        self.is_over = False
+        self._cache, self._sampling = DynamicCache(), SETTINGS[answer.setting]
+        self._logits(answer.prompt)
+        return self
+
+    def verify(
+        self, added: list[int], token_ids: tuple[int, ...], q: TruncatedDistributions | None
+    ) -> Verdict:
+        """See `Text.verify`."""
+        logits = self._logits([*added, *token_ids])[-len(token_ids) - 1 :]
+        p = self._distributions(logits)
+        verdict = reference.verify(p, token_ids, q, self._rng)
+        if num_rejected := len(token_ids) - verdict.num_accepted:
+            self._cache.crop(-num_rejected)
+        self.is_over = self._model.config.eos_token_id in verdict.token_ids
+        return verdict
+
+    @torch.inference_mode()
+    def _logits(self, token_ids: list[int]) -> torch.Tensor:  # [tokens, vocab]
+        found = self._model(torch.tensor([token_ids]), past_key_values=self._cache).logits
+        return torch.as_tensor(found[0])
+
+    def _distributions(self, logits: torch.Tensor) -> reference.Probabilities:  # [tokens, vocab]
+        rows = BatchSampling.of([self._sampling] * len(logits), logits.device)
+        kept = truncate(logits, rows, logits.shape[1])
+        dense = torch.zeros_like(logits).scatter_add_(1, kept.token_ids, kept.probabilities)
+        return dense.double().numpy()
+
+
+def replay(
+    proposer: Proposer, model: SurvivalModel, answer: Answer, series: Series, text: Text
+) -> None:
     sampling, acceptance = SETTINGS[answer.setting], request_acceptance()
     length = len(answer.prompt)
     proposer.open(OpenSession(1, tuple(answer.prompt), length, sampling, DEPTH))
     for _ in range(MOST_WORK):
         if not proposer.work():
             break
-    added, left = answer.answer[:1], answer.answer[1:]
-    while left:
+    added, num_left = answer.answer[:1], len(answer.answer) - 1
+    while num_left > 0 and not text.is_over:
         proposer.commit(Commit(1, length, tuple(added), DEPTH, 0))
         length += len(added)
         proposed = next(iter(proposer.propose([1])), None)
-        token_ids = proposed.token_ids[: len(left)] if proposed else ()
-        pairs = enumerate(zip(token_ids, left, strict=False))
-        num_agreed = next((i for i, (a, b) in pairs if a != b), len(token_ids))
+        token_ids = proposed.token_ids[:num_left] if proposed else ()
+        q = proposed.distributions if proposed else None
+        verdict = text.verify(added, token_ids, q)
         if proposed and token_ids:
-            shown = () if series.hides_confidence else proposed.confidences
+            shown = q.largest() if q is not None else proposed.confidences
+            shown = () if series.hides_confidence else shown[: len(token_ids)]
             offer = Offer(acceptance, proposed.source, len(token_ids), sampling.temperature, shown)
-            model.observe([Verification(offer, num_agreed)])
-        added, left = left[: num_agreed + 1], left[num_agreed + 1 :]
+            model.observe([Verification(offer, verdict.num_accepted)])
+        added = list(verdict.token_ids)
+        num_left -= len(added)
     proposer.close(1)
 
 
@@ -139,7 +234,8 @@ def diagram(figures: dict[str, Any]) -> str:
     parts.append(
         f'<text transform="translate(18 {TOP + 300}) rotate(-90)">share that was accepted</text>'
     )
-    for i, series in enumerate(ALL_SERIES):
+    drawn = [series for series in ALL_SERIES if series.name in figures]
+    for i, series in enumerate(drawn):
         found = figures[series.name]
         parts += points(found, series.colour)
         y = TOP + 20 + 44 * i
@@ -149,7 +245,7 @@ def diagram(figures: dict[str, Any]) -> str:
         parts.append(
             text(LEFT + SIZE + 34, y + 21, f"calibration error {error:.3f}, {count:,} tokens")
         )
-    parts.append(text(LEFT + SIZE + 14, TOP + 40 + 44 * len(ALL_SERIES), "dashed: as predicted"))
+    parts.append(text(LEFT + SIZE + 14, TOP + 40 + 44 * len(drawn), "dashed: as predicted"))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -34,7 +34,8 @@ class ObjectiveConfig(Settings):
     goal: Literal["throughput", "latency", "slo"] = Field(
         "throughput",
         description="`throughput`: goodput by what replicas cost; `latency`: goodput of each "
-        "request, whatever it costs; `slo`: as few replicas as meet the times below.",
+        "request, whatever it costs; `slo`: as few replicas as meet the times below. Only the "
+        "sizes of pools follow from it: depths are chosen for goodput under each.",
     )
     tpot_ms: PositiveFloat | None = Field(
         None, description="Mean time of a token after a request's first, for `slo`."

@@ -36,6 +36,7 @@ class TargetSettings:
     max_num_batched_tokens: int = 8192
     num_kv_tokens: int = 1 << 40  # room for so many tokens' keys and values
     prior: Roofline | None = None  # what its planner believes of steps before it has seen any
+    verify_overhead_s: float = 0.0  # of the host, before a step that verifies draft tokens
 
     @property
     def speculates(self) -> bool:
@@ -74,6 +75,7 @@ class Target:
         self._buffer = ProposalBuffer(_VOCABULARY, max(1, settings.policy.max_depth), clock)
         self._network = network
         # All tokens of a simulated answer are the same: a copy of its text would always be right.
+        # And records hold what drafts would propose, not what a target would copy.
         policy = replace(settings.policy, has_stop_gap=False)
         self._streams = TargetStreams(network, name, policy)
         planner = Planner(settings.policy.depth_rule, roofline=settings.prior)
@@ -84,6 +86,7 @@ class Target:
         self._finished: dict[int, simpy.Event] = {}
         self._work = env.event()
         self._heard = env.event()  # proposals have arrived
+        self._verified_at: float | None = None  # when the latest step's tokens were known
         network.add_target(name, self._take)
         env.process(self._run())
 
@@ -168,6 +171,9 @@ class Target:
             # A new request's first token is not held back.
             yield from self._hold_back(decoding, may_wait=not prefilling)
             proposals = self._speculation.choose([request.number for request in decoding], 0)
+        waited_s = self._env.now - began_s
+        if proposals:
+            yield self._env.timeout(self._settings.verify_overhead_s)
         started_s = self._env.now
         depths = {number: len(proposal.token_ids) for number, proposal in proposals.items()}
         num_decode = len(decoding) + sum(depths.values())
@@ -176,9 +182,11 @@ class Target:
         ran = [*decoding, *(request for request in prefilling if request.number in pieces)]
         num_kv = sum(map(_num_computed, ran)) + num_decode + num_prefill
         load = StepLoad(len(ran), num_decode + num_prefill, num_kv, 0, num_prefill)
+        planned = _Planned(ran, pieces, proposals, load, waited_s, started_s)
+        self._observe_turnaround(planned)
         self._speculation.learn()
         yield self._env.timeout(self._settings.law.step_s(load))
-        self._finish(_Planned(ran, pieces, proposals, load, began_s, started_s))
+        self._finish(planned)
 
     def _surroundings(
         self, decoding: Sequence[Request], prefilling: Sequence[Request]
@@ -217,8 +225,18 @@ class Target:
                 left -= piece
         return pieces
 
+    def _observe_turnaround(self, planned: "_Planned") -> None:
+        """Time what lies between a step and one that only decodes, as the service's scheduler."""
+        verified_at, self._verified_at = self._verified_at, None
+        if verified_at is not None and not planned.pieces:
+            sources = {proposal.source for proposal in planned.proposals.values()}
+            self._speculation.observe_turnaround(
+                planned.started_s - verified_at, len(planned.ran), sources
+            )
+
     def _finish(self, planned: "_Planned") -> None:
         """Book a step in the order of the service's scheduler."""
+        self._verified_at = self._env.now
         lengths = {request.number: request.num_tokens for request in planned.ran}
         num_proposed = num_accepted = 0
         for request in planned.ran:
@@ -244,7 +262,7 @@ class Target:
             Step(
                 self._env.now,
                 seconds,
-                planned.started_s - planned.began_s,
+                planned.waited_s,
                 len(planned.ran) - len(planned.pieces),
                 sum(planned.pieces.values()),
                 num_proposed,
@@ -291,8 +309,8 @@ class _Planned(NamedTuple):
     pieces: Mapping[int, int]  # of prompts, by request
     proposals: Mapping[int, Proposal]
     load: StepLoad
-    began_s: float  # when it could have begun
-    started_s: float  # when it did
+    waited_s: float  # for proposals
+    started_s: float
 
 
 def _num_accepted(proposal: Proposal) -> int:

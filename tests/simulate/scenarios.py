@@ -27,13 +27,19 @@ def cluster(
     num_targets: int = 1,
     num_drafts: int = 1,
     delay_s: float = 0.0002,
+    verify_overhead_s: float = 0.0,
 ) -> ClusterSettings:
     """By default one target with steps of 50 ms, and a draft that takes no time itself."""
     policy = SpeculationPolicy(is_enabled=is_enabled)
     if depth is not None:
         policy = SpeculationPolicy(is_enabled=is_enabled, depth_rule=FixedRule(depth=depth))
     return ClusterSettings(
-        TargetSettings(law or ConstantSteps(STEP_S), policy, max_num_seqs=max_num_seqs),
+        TargetSettings(
+            law or ConstantSteps(STEP_S),
+            policy,
+            max_num_seqs=max_num_seqs,
+            verify_overhead_s=verify_overhead_s,
+        ),
         DraftSettings(ConstantSteps(draft_s), source, ahead_hit_rate=ahead),
         num_targets=num_targets,
         num_drafts=num_drafts,

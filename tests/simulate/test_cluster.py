@@ -53,6 +53,17 @@ def test_a_useless_draft_costs_next_to_nothing() -> None:
     assert sum(depths(on)[100:]) < 0.1 * 700
 
 
+def test_what_draft_tokens_take_beside_a_step_is_paid_and_learnt_from() -> None:
+    free = simulate(cluster(depth=3), alone(61))
+    dear = simulate(cluster(depth=3, verify_overhead_s=0.01), alone(61))
+    assert dear.ended_s - free.ended_s == pytest.approx(15 * 0.01)  # of each step that decodes
+
+    # 0.4 + 0.4² + ... tokens more are not worth four steps, of which step times say nothing.
+    free = simulate(cluster(), alone(400, rate=0.4))
+    too_dear = simulate(cluster(verify_overhead_s=4 * STEP_S), alone(400, rate=0.4))
+    assert sum(depths(too_dear)) < 0.2 * sum(depths(free))
+
+
 def test_a_target_does_not_copy_what_is_only_simulated() -> None:
     # Which is one and the same token over and over, so that a copy would always be right.
     settings = cluster(draft_s=0.002)

@@ -37,9 +37,11 @@ def run(args: argparse.Namespace) -> int:
     options.check(args)
     loads = options.read_loads(args)
     with redirect_stdout(sys.stderr):  # vLLM logs to stdout from its import on
+        from specray.cli.bench.report import collect_meta
         from specray.cli.plan import report
         from specray.cli.plan.scenario import make_scenario
 
+        meta = collect_meta(sys.argv[1:])  # before the work, during which files may change
         scenario, facts = make_scenario(args)
     max_depth = scenario.cluster.target.policy.max_depth
     depths = [depth for depth in loads.depths if depth <= max_depth]
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = _run_all(scenario, planned, args.jobs)
     advice = advise(outcomes)
     if args.json:
-        say(json.dumps(report.as_dict(sys.argv[1:], facts, outcomes, advice), indent=1))
+        say(json.dumps(report.as_dict(meta, facts, outcomes, advice), indent=1))
     else:
         say(report.text(facts, outcomes, advice, args.tpot_ms))
     if args.plot is not None:

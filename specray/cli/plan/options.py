@@ -75,6 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs.add_argument(
         "--draft-overhead-ms", type=float, default=0.5, help="a draft's step (%(default)s)"
     )
+    costs.add_argument(
+        "--verify-overhead-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="of a target's host, before a step that verifies drafts (%(default)s)",
+    )
     costs.add_argument("--network-ms", type=float, default=0.3, help="one way (%(default)s)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -90,7 +97,10 @@ def check(args: argparse.Namespace) -> None:
     lengths = ("prompt_tokens", "answer_tokens", "seconds", "tpot_ms")
     for name in (*lengths, "gpu_price", "draft_gpu_price", "tp", "targets", "jobs"):
         _range(args, name, math.ulp(0.0), math.inf, "must be above 0")
-    for name in ("overhead_ms", "draft_overhead_ms", "network_ms", "cached_tokens", "seed"):
+    for name in (
+        *("overhead_ms", "draft_overhead_ms", "verify_overhead_ms", "network_ms"),
+        *("cached_tokens", "seed"),
+    ):
         _range(args, name, 0, math.inf, "must be 0 or more")
     if args.plot is not None:
         check_format(args.plot)

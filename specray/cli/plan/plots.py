@@ -35,7 +35,8 @@ def draw(path: Path, facts: Facts, outcomes: Sequence[Outcome]) -> None:
         for axes, panel in zip(grid.flat, panels, strict=True):
             _draw_panel(axes, panel, outcomes)
         grid[0][0].axhline(1.0, color="black", linewidth=0.6)
-        grid[1][1].set_yscale("log")
+        # Decades, and two places between them: more labels than these run into each other.
+        grid[1][1].set_yscale("log", subs=(2, 5))
         for which in (grid[1][1].yaxis.set_major_formatter, grid[1][1].yaxis.set_minor_formatter):
             which("{x:g}")
         grid[0][0].legend(fontsize=8)

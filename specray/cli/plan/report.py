@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specray.cli.bench.report import collect_meta
 from specray.cli.plan.scenario import Facts
 from specray.simulate.sizing import Advice, Outcome, Trial, capacity, speedup
 from specray.simulate.summary import Summary
@@ -14,12 +13,11 @@ _MORE = ("depth", "accepted", "batch", "draft busy", "speed-up", "$/Mtok")
 
 
 def as_dict(
-    words: Sequence[str], facts: Facts, outcomes: Sequence[Outcome], advice: Sequence[Advice]
+    meta: dict[str, str], facts: Facts, outcomes: Sequence[Outcome], advice: Sequence[Advice]
 ) -> dict[str, Any]:
-    """For JSON: everything, from which commit and by which words (after `specray`)."""
-    meta = collect_meta(words)
+    """For JSON: everything, under where, when and by which words it was made."""
     return {
-        "meta": {name: meta[name] for name in ("commit", "command")},  # not when: plans are equal
+        "meta": meta,
         "facts": facts.as_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "advice": [asdict(entry) for entry in advice],

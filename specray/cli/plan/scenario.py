@@ -88,6 +88,7 @@ def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
             batch.num_tokens,
             _num_kv_tokens(memory, deployment.hardware, lengths, replayed),
             prior=replace(target, overhead_s=0.0, efficiency=1.0),
+            verify_overhead_s=args.verify_overhead_ms / 1e3,
         ),
         _draft(deployment, args),
         num_targets=args.targets,

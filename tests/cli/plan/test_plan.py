@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from specray.cli import USER_ERROR, main
+from specray.cli.bench.report import collect_meta
 from specray.cli.plan import add_arguments, plots, report
 from specray.cli.plan.scenario import Facts, make_scenario
 from specray.simulate.sizing import Outcome, Trial, advise
@@ -64,9 +65,13 @@ def test_a_plan_by_names_holds_everything(answer: str) -> None:
 
 def test_equal_seeds_give_equal_plans(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *LLAMA, *SMALL, "--json"]) == 0
-    again = capsys.readouterr().out
+    first, again = json.loads(answer), json.loads(capsys.readouterr().out)
 
-    assert again == answer
+    assert all(first[name] == again[name] for name in ("facts", "outcomes", "advice"))
+
+
+def test_a_plan_says_where_it_comes_from_as_other_results_do(answer: str) -> None:
+    assert json.loads(answer)["meta"].keys() == collect_meta([]).keys()
 
 
 @pytest.mark.parametrize("file", ["llama405b", "local"])
@@ -110,6 +115,7 @@ def test_a_plan_of_a_file_takes_its_models_and_gpus(
         ([*LLAMA, "--prompt-tokens", "-1"], "--prompt-tokens: -1.0 must be above 0"),
         ([*LLAMA, "--answer-tokens", "inf"], "--answer-tokens: inf must be above 0"),
         ([*LLAMA, "--gpu-price", "0"], "--gpu-price: 0.0 must be above 0"),
+        ([*LLAMA, "--verify-overhead-ms", "-1"], "--verify-overhead-ms: -1.0 must be 0 or more"),
         ([*LLAMA, "--efficiency", "2"], "--efficiency: 2.0 must be between 0.01 and 1"),
         ([*LLAMA, "--ahead", "1.1"], "--ahead: 1.1 must be between 0 and 1"),
         ([*LLAMA, "--max-depth", "65"], "--max-depth: 65 must be between 1 and 64"),
