@@ -173,19 +173,21 @@ def test_the_controllers_last_decisions_are_told_to_who_replaces_it() -> None:
     async def listen() -> list[Decisions | None]:
         told: list[Decisions | None] = []
         answers = [VIEW, replace(VIEW, held=decisions), TimeoutError()]
-        asked = asyncio.Event()
+        full = asyncio.Event()
 
         async def ask(held: Decisions | None) -> View:
             told.append(held)
             answer = answers.pop(0) if answers else VIEW
-            if len(told) == 5:
-                asked.set()
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-        async with beating(ask, lambda _view: None), asyncio.timeout(5):
-            await asked.wait()
+        def tell(_view: View) -> None:
+            if len(told) >= 5:
+                full.set()
+
+        async with beating(ask, tell), asyncio.timeout(5):
+            await full.wait()
         return told
 
     assert asyncio.run(listen())[:5] == [None, None, *[decisions] * 3]
