@@ -34,7 +34,7 @@ def test_a_window_reaches_back_to_its_begin(clock: Clock) -> None:
 
 def started() -> TargetStats:
     stats = TargetStats(sources={"model": SourceStats(100, 50, [60, 40], [40, 10])})
-    stats.load = EngineLoad(num_running=4, num_waiting=2, max_running=8, kv_usage=0.5)
+    stats.load = EngineLoad(num_running=4, num_waiting=2, max_running=8, kv_usage=0.5, busy_s=2.0)
     stats.roofline = RooflineStats(3.0, 10.0, "H100")
     stats.prospect = Prospect(1.8, 0.02)
     return stats
