@@ -21,7 +21,7 @@ CHART = K8S / "helm" / "specray"
 DEPLOYMENTS = K8S.parent / "deployments"
 LOADTEST = K8S.parent / "loadtest"
 PROMPTS = K8S.parent / "specray" / "cli" / "bench" / "prompts"
-OVERLAYS = {"70b": "llama70b", "405b": "llama405b", "cpu-kind": "local"}
+OVERLAYS = {"70b": "llama70b-autoscaling", "405b": "llama405b", "cpu-kind": "local"}
 
 
 def merged(base: Any, patch: Any) -> Any:

@@ -19,6 +19,7 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("running", "num_running", ".1f"),
         ("waiting", "num_waiting", ".1f"),
         ("KV", "kv_usage", ".0%"),
+        ("busy", "utilisation", ".0%"),
         ("req/s", "requests_per_s", ".2f"),
         ("tok/s", "tokens_per_s", ".1f"),
         ("step ms", "step_s", "ms"),

@@ -31,7 +31,7 @@ class PromptLookupConfig(Settings):
     max_tokens: PositiveInt = Field(
         1 << 20,
         description="Tokens of all requests that are looked up, over a replica; some 2 kB each. "
-        "Beyond it the idlest request makes room.",
+        "Beyond it the idlest request of the tenant with the most makes room.",
     )
     shared_tokens: NonNegativeInt = Field(
         0,
@@ -95,10 +95,14 @@ class ModelDraftConfig(Settings):
         f"their session's KV in place, else {_COPIED_FAN_OUT}, as each takes a copy of it.",
     )
     max_sessions: PositiveInt = Field(
-        256, description="Requests that are followed at once; the idlest makes room for a new one."
+        256,
+        description="Requests that are followed at once; the idlest of the tenant with the most "
+        "makes room for a new one.",
     )
     max_tokens: PositiveInt = Field(
-        65536, description="KV cache budget in tokens over all sessions; the idlest is evicted."
+        65536,
+        description="KV cache budget in tokens over all sessions; the idlest of the tenant with "
+        "the most is evicted.",
     )
     trust_remote_code: bool = Field(
         False, description="Whether code that comes with the model may run, as in transformers."
@@ -180,8 +184,8 @@ class DraftConfig(Settings):
     )
     weights: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict,
-        description="Share of a draft's time by tenant, where several want it; 1 for those that "
-        "are not named. `router.tenant_header` says who they are.",
+        description="Share of a draft's time, places and memory by tenant, where several want it; "
+        "1 for those that are not named. `router.tenant_header` says who they are.",
     )
     cpus: tuple[NonNegativeInt, ...] = Field(
         (), description="Cores this draft is pinned to; empty leaves it to the kernel."

@@ -21,6 +21,7 @@ class TargetReport:
     num_waiting: float
     max_running: int
     kv_usage: float  # 0 to 1
+    utilisation: float  # share of the time that was spent in steps
     requests_per_s: float  # that arrived
     tokens_per_s: float  # goodput
     step_s: float  # a step without prefill
@@ -130,6 +131,7 @@ def _target_report(deployment: str, samples: Sequence[Sample[TargetStats]]) -> T
         num_waiting=sum(load.num_waiting for load in loads) / len(loads),
         max_running=now.load.max_running,
         kv_usage=sum(load.kv_usage for load in loads) / len(loads),
+        utilisation=min(1.0, (now.load.busy_s - before.load.busy_s) / seconds),
         requests_per_s=(now.load.num_arrived - before.load.num_arrived) / seconds,
         tokens_per_s=(now.num_committed - before.num_committed) / seconds,
         step_s=_mean_s(before.step_time, now.step_time) or 0.0,

@@ -80,6 +80,16 @@ class SlowLoop:
             Decision("fan-out ceiling", max_fan_out, max_fan_out, start),
         )
         self.decisions = self._decided
+        self.held: Decisions | None = None  # what the loop has decided itself; None: nothing yet
+
+    def adopt(self, held: Decisions) -> None:
+        """Goes on from what another has decided, within this one's limits."""
+        depth, fan_out = held.max_depth, held.max_fan_out
+        self.held = self._decided = self.decisions = replace(
+            held,
+            max_depth=replace(depth, value=min(depth.value, self._max_depth)),
+            max_fan_out=replace(fan_out, value=min(fan_out.value, self._max_fan_out)),
+        )
 
     def decide(
         self,
@@ -101,6 +111,7 @@ class SlowLoop:
         """
         if not by_hand.is_frozen:
             self._decided = self._decide(targets, drafts, max_wait_s, is_enabled=is_enabled)
+            self.held = self._decided
         num_now = Counter([t.deployment for t in targets] + [d.deployment for d in drafts])
         chosen = {
             pool: Decision(pool, number, num_now[pool], _BY_HAND)

@@ -14,6 +14,7 @@ from specray.config import (
     ModelDraftConfig,
     NgramDraftConfig,
 )
+from specray.draft.fair_share import FairShare
 from specray.draft.hybrid import HybridProposer
 from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
@@ -38,19 +39,21 @@ def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Prop
     Raises:
         InvalidConfigError: The model can't be found, loaded, or used as a draft.
     """
+    share = FairShare(config.weights)
     if config.method == "model" and config.model is not None:
-        return _model_proposer(config.model, slowness)
+        return _model_proposer(config.model, share, slowness)
+    if config.method == "custom" and config.custom is not None:
+        return _custom_proposer(config.custom)
+    lookup = PromptLookup(config.prompt_lookup, share)
     if config.method == "hybrid" and config.model is not None:
-        model = _model_proposer(config.model, slowness)
+        model = _model_proposer(config.model, share, slowness)
         quick = None
         if config.ngram is not None:  # the model drafts ahead for what they propose
             quick = _ngram_proposer(config.ngram.model_copy(update={"fan_out": 0}))
-        return HybridProposer(PromptLookup(config.prompt_lookup), model, quick)
+        return HybridProposer(lookup, model, quick)
     if config.method == "ngram" and config.ngram is not None:
-        return HybridProposer(PromptLookup(config.prompt_lookup), _ngram_proposer(config.ngram))
-    if config.method == "custom" and config.custom is not None:
-        return _custom_proposer(config.custom)
-    return PromptLookup(config.prompt_lookup)
+        return HybridProposer(lookup, _ngram_proposer(config.ngram))
+    return lookup
 
 
 def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
@@ -67,18 +70,21 @@ def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
         )
 
 
-def _model_proposer(config: ModelDraftConfig, slowness: Slowness | None) -> Proposer:
+def _model_proposer(
+    config: ModelDraftConfig, share: FairShare, slowness: Slowness | None
+) -> Proposer:
     if config.target_tokenizer is None:
-        return _proposer_of(config, None, slowness)
+        return _proposer_of(config, None, share, slowness)
     target = Vocabulary(resolve(config.target_tokenizer))
     translation = translate(target, Vocabulary(resolve(config.model)))
-    proposer = _proposer_of(config, translation.draft_ids, slowness)
+    proposer = _proposer_of(config, translation.draft_ids, share, slowness)
     return TranslatedProposer(proposer, translation)
 
 
 def _proposer_of(
     config: ModelDraftConfig,
     allowed: Collection[int] | None,
+    share: FairShare,
     slowness: Slowness | None,
 ) -> ModelProposer:
     model = load_language_model(resolve(config.model), config, allowed)
@@ -87,7 +93,7 @@ def _proposer_of(
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()
-    return ModelProposer(model, config, generator)
+    return ModelProposer(model, config, generator, share=share)
 
 
 def _ngram_proposer(config: NgramDraftConfig) -> NgramProposer:

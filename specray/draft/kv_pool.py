@@ -60,6 +60,10 @@ class KvPool:
                 return grown
         return None
 
+    def shortage(self, states: Tensor, num_tokens: int) -> int:
+        """Tokens that are not free but needed for what `grow` would do."""
+        return max(0, _in_blocks(num_tokens) - states.shape[2] - self._num_free)
+
     def release(self, states: Tensor) -> None:
         """Takes a session's memory back."""
         self._num_free += states.shape[2]

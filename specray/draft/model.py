@@ -9,6 +9,7 @@ import torch
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.fair_share import FairShare
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession, SessionStore
@@ -31,8 +32,8 @@ class ModelProposer:
     """Drafts with a causal language model.
 
     A session longer than the model's positions, or than the whole cache, is kept but proposes
-    nothing. When memory runs out the idlest session is evicted; when all are in use, those that
-    find no room propose nothing. Nor does one far behind, until `work` has brought it up.
+    nothing. When memory runs out a session is evicted, see `FairShare`; when all are in use, those
+    that find no room propose nothing. Nor does one far behind, until `work` has brought it up.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ModelProposer:
         config: ModelDraftConfig,
         generator: torch.Generator,
         clock: Callable[[], float] = time.monotonic,
+        share: FairShare | None = None,
     ) -> None:
         """Takes the KV memory.
 
@@ -49,13 +51,14 @@ class ModelProposer:
             config: limits of sessions, memory and shipped distributions.
             generator: randomness of sampled drafts, on the model's device.
             clock: in seconds.
+            share: which tenant makes room; all count alike if left out.
         """
         self._model = model
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         self._ahead = DraftAhead(
             model, self._pool, config.most_ahead, config.support, generator, clock
         )
-        self._store = SessionStore(self._pool, config.max_sessions, self._ahead)
+        self._store = SessionStore(self._pool, config.max_sessions, self._ahead, share)
         self._max_length = min(model.max_positions, self._pool.capacity)
         self._rollout = Rollout(
             model, config.support, generator, shows_candidates=self._ahead.is_on

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specray.draft.fair_share import FairShare, Held
 from specray.draft.kv_pool import KvPool
 from specray.draft.session import Session
 from specray.types import Commit, OpenSession
@@ -61,25 +62,30 @@ class Spare(Protocol):
 class SessionStore:
     """The open sessions, least recently used first, within a bound of number and memory."""
 
-    def __init__(self, pool: KvPool, max_sessions: int, spare: Spare) -> None:
+    def __init__(
+        self, pool: KvPool, max_sessions: int, spare: Spare, share: FairShare | None = None
+    ) -> None:
         """Takes the memory.
 
         Args:
             pool: where sessions keep their keys and values.
             max_sessions: the most to hold.
             spare: who holds memory that sessions don't depend on.
+            share: which tenant makes room; all count alike if left out.
         """
         self._pool = pool
         self._spare = spare
         self._max_sessions = max_sessions
+        self._share = share or FairShare()
         self._sessions: dict[int, ModelSession] = {}
         self._evicted: list[int] = []
 
     def add(self, session: ModelSession) -> None:
-        """Holds a session; when there are too many, the idlest goes."""
-        if len(self._sessions) >= self._max_sessions:
-            self._evict(next(iter(self._sessions)))
+        """Holds a session; when there are too many, one goes: see `FairShare`."""
         self._sessions[session.session_id] = session
+        if len(self._sessions) > self._max_sessions:
+            places = [Held(i, other.tenant, 1) for i, other in self._sessions.items()]
+            self._evict(self._share.choose(places, {session.session_id}, short=1))
 
     def get(self, session_id: int) -> ModelSession | None:
         """The session, when it is open."""
@@ -99,19 +105,23 @@ class SessionStore:
             self._pool.release(session.states)
 
     def reserve(self, session: ModelSession, num_tokens: int, needed: Collection[int]) -> bool:
-        """Makes room for a session of `num_tokens`, evicting the idlest that is not `needed`.
+        """Makes room for a session of `num_tokens`, evicting others that are not `needed`.
 
-        What is spare goes first. Returns False when all is not enough; then the session keeps what
-        it has.
+        What is spare goes first, then what `FairShare` chooses. Returns False when all that may go
+        is not enough; then the session keeps what it has, and so do others.
         """
         while (grown := self._pool.grow(session.states, num_tokens)) is None:
             if self._spare.drop_all():
                 continue
-            others = (i for i in self._sessions if i not in needed and self._holds_memory(i))
-            idlest = next(others, None)
-            if idlest is None:
+            memory = [
+                Held(i, s.tenant, max(s.states.shape[2], num_tokens if s is session else 0))
+                for i, s in self._sessions.items()
+            ]
+            short = self._pool.shortage(session.states, num_tokens)
+            evicted = self._share.choose(memory, needed, short, asking=session.tenant)
+            if not evicted:
                 return False
-            self._evict(idlest)
+            self._evict(evicted)
         session.states = grown
         return True
 
@@ -120,9 +130,7 @@ class SessionStore:
         evicted, self._evicted = self._evicted, []
         return evicted
 
-    def _holds_memory(self, session_id: int) -> bool:
-        return self._sessions[session_id].states.shape[2] > 0
-
-    def _evict(self, session_id: int) -> None:
-        self.remove(session_id)
-        self._evicted.append(session_id)
+    def _evict(self, session_ids: Sequence[int]) -> None:
+        for session_id in session_ids:
+            self.remove(session_id)
+        self._evicted += session_ids

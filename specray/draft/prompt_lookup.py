@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from specray.config import PromptLookupConfig
+from specray.draft.fair_share import FairShare, Held
 from specray.draft.ngram_index import Context, Guess, NgramIndex
 from specray.draft.session import Session, unknown_session
 from specray.draft.shared_index import EarlierAnswers
@@ -53,8 +54,10 @@ class PromptLookup:
     With `shared_tokens` also what followed them in earlier answers to the same tenant.
     """
 
-    def __init__(self, config: PromptLookupConfig) -> None:
+    def __init__(self, config: PromptLookupConfig, share: FairShare | None = None) -> None:
+        """Takes what is looked up, and which tenant makes room; all count alike if left out."""
         self._config = config
+        self._share = share or FairShare()
         self._survival = Survival(OWN_TEXT)
         self._shared_survival = Survival(EARLIER_ANSWERS)
         self._shared: EarlierAnswers | None = None
@@ -154,13 +157,14 @@ class PromptLookup:
                 context, last = index.beyond(context, accepted), accepted
 
     def _add(self, session_id: int, entry: _Entry) -> None:
-        """Puts it last; where there are too many tokens then, the idlest sessions go."""
+        """Puts it last; where there are too many tokens then, others go: see `FairShare`."""
         self._entries[session_id] = entry
         self._num_tokens += len(entry.index)
         while self._num_tokens > self._config.max_tokens and len(self._entries) > 1:
-            idlest = next(iter(self._entries))
-            self.close(idlest)
-            self._evicted.append(idlest)
+            held = [Held(i, e.session.tenant, len(e.index)) for i, e in self._entries.items()]
+            for evicted in self._share.choose(held, {session_id}, short=1):
+                self.close(evicted)
+                self._evicted.append(evicted)
 
     def _remove(self, session_id: int) -> _Entry | None:
         entry = self._entries.pop(session_id, None)

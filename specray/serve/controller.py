@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from specray.config import LivePolicyConfig, SpeculationConfig
 from specray.control.pools import MOST_DRAFTS, Decision
 from specray.control.reports import DraftReport, Report, TargetReport
-from specray.control.slow_loop import ByHand, SlowLoop
+from specray.control.slow_loop import ByHand, Decisions, SlowLoop
 from specray.errors import InvalidConfigError
 from specray.serve.logs import join_serve
 from specray.serve.membership import Member, Registry, View
@@ -83,9 +83,20 @@ class Controller:
         self._policy = live.apply(self._start_policy)
         self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
 
-    async def heartbeat(self, member: Member, report: Report | None = None) -> View:
-        """Note that a replica is alive, and what it reports; answer with everything known."""
+    async def heartbeat(
+        self, member: Member, report: Report | None = None, held: Decisions | None = None
+    ) -> View:
+        """Note that a replica is alive, and what it reports; answer with everything known.
+
+        Args:
+            member: who is alive.
+            report: what it reports.
+            held: the last decisions that it has heard of. One that replaces a frozen controller
+                goes on holding them.
+        """
         self._registry.hear(member, report)
+        if held is not None and self._by_hand.is_frozen and self._loop.held is None:
+            self._loop.adopt(held)
         self._decide_if_due()
         return await self.view()
 
@@ -102,6 +113,7 @@ class Controller:
             self._registry.is_complete,
             self._registry.addresses("router"),
             self._max_fan_out(),
+            self._loop.held,
         )
 
     def record_autoscaling_stats(self) -> dict[str, float]:
@@ -164,6 +176,6 @@ class Controller:
         return replace(self._policy, max_depth=min(self._policy.max_depth, ceiling))
 
     def _max_fan_out(self) -> int | None:
-        if self._objective.is_limiting:
+        if self._by_hand.max_fan_out is None and self._objective.is_limiting:
             return self._loop.decisions.max_fan_out.value
         return self._by_hand.max_fan_out

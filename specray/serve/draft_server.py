@@ -65,7 +65,10 @@ class DraftServer:
         self._reporter = DraftReporter(replica.deployment, time.monotonic)
         self._report: DraftReport | None = None
         self._heart = asyncio.create_task(
-            beat(lambda: controller.heartbeat.remote(self._member, self._report), self._follow)
+            beat(
+                lambda held: controller.heartbeat.remote(self._member, self._report, held),
+                self._follow,
+            )
         )
 
     def reconfigure(

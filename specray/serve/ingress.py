@@ -71,7 +71,9 @@ class Router(OpenAiIngress):
         self._tasks = [
             asyncio.create_task(
                 beat(
-                    lambda: controller.heartbeat.remote(self._member, self._tenants.report()),
+                    lambda held: controller.heartbeat.remote(
+                        self._member, self._tenants.report(), held
+                    ),
                     self._follow,
                 )
             ),

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from specray.control.reports import Report
+from specray.control.slow_loop import Decisions
 from specray.errors import SpecrayError
 from specray.types import SpeculationPolicy
 
@@ -41,6 +42,7 @@ class View:
     is_complete: bool = True  # False right after a start: some may not have been heard of yet
     routers: tuple[str, ...] = ()
     max_fan_out: int | None = None  # for drafts; None: as they were configured
+    held: Decisions | None = None  # to be told to the controller's replacement
 
     def completed_by(self, before: "View | None") -> "View":
         """With the replicas that were known before, if this view may lack some of them."""
@@ -99,16 +101,22 @@ class Registry:
 
 
 async def beat(
-    ask: Callable[[], Awaitable[View]], tell: Callable[[View], Awaitable[None] | None]
+    ask: Callable[[Decisions | None], Awaitable[View]],
+    tell: Callable[[View], Awaitable[None] | None],
 ) -> None:
     """Ask for the controller's view each period and pass it on, until cancelled.
+
+    Who is asked is told what it had decided when it was last heard of, in case it is new.
 
     A controller that is away (it is being replaced) is asked again; the last view stays valid.
     Nor does a target that is too busy to answer in time end the heartbeats.
     """
+    held: Decisions | None = None
     while True:
         try:
-            told: Any = tell(await asyncio.wait_for(ask(), EXPIRY_S))
+            view = await asyncio.wait_for(ask(held), EXPIRY_S)
+            held = view.held or held
+            told: Any = tell(view)
             if told is not None:
                 await told
         except (RayError, RayServeException, SpecrayError, TimeoutError) as error:

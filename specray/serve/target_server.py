@@ -49,7 +49,10 @@ class TargetServer(LLMServer):
         self._reporter = TargetReporter(replica.deployment, time.monotonic)
         self._report: TargetReport | None = None
         self._heart = asyncio.create_task(
-            beat(lambda: controller.heartbeat.remote(self._member, self._report), self._follow)
+            beat(
+                lambda held: controller.heartbeat.remote(self._member, self._report, held),
+                self._follow,
+            )
         )
 
     def _get_default_engine_class(self) -> type:

@@ -253,8 +253,8 @@ class Target:
         grown = [request for request in planned.ran if request.num_tokens > lengths[request.number]]
         self._note_times(grown)
         num_committed = sum(request.num_tokens - lengths[request.number] for request in grown)
-        self._meter.observe_step([str(request.number) for request in grown], num_committed)
         seconds = self._env.now - planned.started_s
+        self._meter.observe_step([str(request.number) for request in grown], num_committed, seconds)
         if self._settings.speculates:
             self._speculate_on(planned, grown, lengths, num_committed, seconds)
         self._running = [request for request in self._running if not request.is_finished]

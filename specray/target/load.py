@@ -47,13 +47,15 @@ class LoadMeter:
         self._load.num_arrived += 1
         self._arrived[request_id] = self._clock()
 
-    def observe_step(self, grown: Collection[str], num_tokens: int) -> None:
+    def observe_step(self, grown: Collection[str], num_tokens: int, step_s: float) -> None:
         """A step has ended.
 
         Args:
             grown: Requests that got a token.
             num_tokens: How many they got together.
+            step_s: How long it took, without what was waited for before it.
         """
+        self._load.busy_s += step_s
         now, before = self._clock(), self._stepped_at
         self._stepped_at = now
         first = [arrived for i in grown if (arrived := self._arrived.pop(i, None)) is not None]

@@ -184,7 +184,7 @@ class SpeculativeScheduler(Scheduler):
         for request_id in starting.intersection(r.request_id for r in grown):
             self._journal.enter(request_id, "decode")
         num_committed = sum(r.num_tokens - lengths[r.request_id] for r in grown)
-        self._load_meter.observe_step([r.request_id for r in grown], num_committed)
+        self._load_meter.observe_step([r.request_id for r in grown], num_committed, step_s)
         self._speculation.observe_step(
             self._step.load,
             len(grown),

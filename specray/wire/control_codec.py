@@ -29,7 +29,7 @@ _COUNTERS = (
 )
 _LOADS = (
     *("num_running", "num_waiting", "max_running", "kv_usage"),
-    *("num_arrived", "decode_s", "num_decoded"),
+    *("num_arrived", "decode_s", "num_decoded", "busy_s"),
 )
 _HISTOGRAMS = ("step_time", "wait_time", "draft_time", "relay_time", "turnaround_time")
 

@@ -275,7 +275,7 @@ class TargetStats(_message.Message):
     def __init__(self, num_steps: _Optional[int] = ..., num_request_steps: _Optional[int] = ..., num_committed: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStats, _Mapping]]] = ..., num_proposals_used: _Optional[int] = ..., num_proposals_late: _Optional[int] = ..., num_proposals_stale: _Optional[int] = ..., num_proposals_invalid: _Optional[int] = ..., num_misses: _Optional[int] = ..., num_open_sessions: _Optional[int] = ..., num_routers: _Optional[int] = ..., step_time: _Optional[_Union[Durations, _Mapping]] = ..., wait_time: _Optional[_Union[Durations, _Mapping]] = ..., draft_time: _Optional[_Union[Durations, _Mapping]] = ..., relay_time: _Optional[_Union[Durations, _Mapping]] = ..., num_hits: _Optional[int] = ..., num_late: _Optional[int] = ..., num_absent: _Optional[int] = ..., turnaround_time: _Optional[_Union[Durations, _Mapping]] = ..., calibration: _Optional[_Union[CalibrationStats, _Mapping]] = ..., roofline: _Optional[_Union[RooflineStats, _Mapping]] = ..., step_time_error: _Optional[float] = ..., direct: _Optional[_Union[DirectStats, _Mapping]] = ..., load: _Optional[_Union[EngineLoad, _Mapping]] = ..., prospect: _Optional[_Union[Prospect, _Mapping]] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "max_running", "kv_usage", "num_arrived", "first_token_time", "decode_s", "num_decoded")
+    __slots__ = ("num_running", "num_waiting", "max_running", "kv_usage", "num_arrived", "first_token_time", "decode_s", "num_decoded", "busy_s")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,7 @@ class EngineLoad(_message.Message):
     FIRST_TOKEN_TIME_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
     NUM_DECODED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     max_running: int
@@ -292,7 +293,8 @@ class EngineLoad(_message.Message):
     first_token_time: Durations
     decode_s: float
     num_decoded: int
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., num_arrived: _Optional[int] = ..., first_token_time: _Optional[_Union[Durations, _Mapping]] = ..., decode_s: _Optional[float] = ..., num_decoded: _Optional[int] = ...) -> None: ...
+    busy_s: float
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_usage: _Optional[float] = ..., num_arrived: _Optional[int] = ..., first_token_time: _Optional[_Union[Durations, _Mapping]] = ..., decode_s: _Optional[float] = ..., num_decoded: _Optional[int] = ..., busy_s: _Optional[float] = ...) -> None: ...
 
 class Prospect(_message.Message):
     __slots__ = ("gain", "step_s")

@@ -101,6 +101,7 @@ class EngineLoad:
     first_token_time: Durations = field(default_factory=Durations)
     decode_s: float = 0.0  # requests' time after their first token, summed over them
     num_decoded: int = 0  # tokens that they got in that time
+    busy_s: float = 0.0  # in steps, prefill included
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,10 @@ def test_it_prints_who_is_there_and_what_was_decided(
     lines = capsys.readouterr().out.splitlines()
 
     assert "objective throughput" in lines[0]
-    assert any(line.startswith("t:1") and "target:a" in line for line in lines)
+    (heading,) = (line for line in lines if line.startswith("targets"))
+    (first,) = (line for line in lines if line.startswith("t:1"))
+    assert first.split()[:2] == ["t:1", "target:a"]
+    assert first[heading.index("busy") :].split()[0] == "75%"
     assert any(line.startswith("d:1") for line in lines)
     (row,) = (line for line in lines if line.startswith("draft ") and "chosen by hand" in line)
     assert row.split()[:3] == ["draft", "1", "3"]

@@ -13,6 +13,7 @@ def target(**changes: Any) -> TargetReport:
         "num_waiting": 0.0,
         "max_running": 8,
         "kv_usage": 0.2,
+        "utilisation": 0.75,
         "requests_per_s": 1.0,
         "tokens_per_s": 50.0,
         "step_s": 0.08,

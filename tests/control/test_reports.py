@@ -34,7 +34,7 @@ def test_a_window_reaches_back_to_its_begin(clock: Clock) -> None:
 
 def started() -> TargetStats:
     stats = TargetStats(sources={"model": SourceStats(100, 50, [60, 40], [40, 10])})
-    stats.load = EngineLoad(num_running=4, num_waiting=2, max_running=8, kv_usage=0.5)
+    stats.load = EngineLoad(num_running=4, num_waiting=2, max_running=8, kv_usage=0.5, busy_s=2.0)
     stats.roofline = RooflineStats(3.0, 10.0, "H100")
     stats.prospect = Prospect(1.8, 0.02)
     return stats
@@ -56,6 +56,7 @@ def later(stats: TargetStats) -> TargetStats:
     after.relay_time.observe(0.002)
     load = after.load
     load.num_running, load.num_arrived, load.decode_s, load.num_decoded = 6, 20, 40.0, 800
+    load.busy_s += 6.0
     load.first_token_time.observe(0.25)
     return after
 
@@ -70,6 +71,7 @@ def test_a_report_is_about_the_last_seconds(clock: Clock) -> None:
     assert (report.num_running, report.num_waiting, report.kv_usage) == (5.0, 2.0, 0.5)
     assert (report.requests_per_s, report.tokens_per_s, report.asked_per_s) == (2.0, 100.0, 20.0)
     assert (report.hit_rate, report.late_rate, report.miss_rate) == (0.75, 0.2, 0.05)
+    assert report.utilisation == pytest.approx(0.6)
     assert report.step_s == pytest.approx(0.05)
     assert report.wait_share == pytest.approx(0.1)
     assert report.relay_s == pytest.approx(0.002)
@@ -90,6 +92,7 @@ def test_of_an_idle_target_nothing_is_made_up(clock: Clock) -> None:
         assert report.tpot_s is None
         assert report.ttft_s is None
         assert (report.tokens_per_s, report.asked_per_s, report.hit_rate) == (0.0, 0.0, 0.0)
+        assert report.utilisation == 0.0
         assert report.survivals == ()
 
 

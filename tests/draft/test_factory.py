@@ -8,6 +8,7 @@ from specray.config import (
     LiveDraftConfig,
     ModelDraftConfig,
     NgramDraftConfig,
+    PromptLookupConfig,
     SimulationConfig,
 )
 from specray.draft.factory import make_proposer, reconfigure
@@ -20,6 +21,15 @@ from specray.types import Commit, OpenSession, SamplingSettings
 
 def test_prompt_lookup_needs_nothing() -> None:
     assert isinstance(make_proposer(DraftConfig()), PromptLookup)
+
+
+def test_a_tenants_weight_says_how_much_it_may_hold_too() -> None:
+    lookup = PromptLookupConfig(max_tokens=10)
+    proposer = make_proposer(DraftConfig(prompt_lookup=lookup, weights={"heavy": 4.0}))
+    for session_id, tenant in enumerate(("heavy", "heavy", "light", "heavy")):
+        proposer.open(OpenSession(session_id, (5, 6, 7), 3, SamplingSettings(), 1, tenant=tenant))
+
+    assert proposer.take_evicted() == [2]
 
 
 def test_a_model_is_loaded(llama: PreTrainedModel, tmp_path: Path) -> None:

@@ -38,3 +38,12 @@ def test_a_session_that_grows_gets_some_to_spare_while_there_is() -> None:
     pool.release(first)
     full = pool.grow(pool.empty(), 11 * BLOCK_TOKENS)
     assert pool.grow(full, 12 * BLOCK_TOKENS).shape[2] == pool.capacity
+
+
+def test_what_is_short_is_what_has_to_be_released() -> None:
+    pool = pool_of(3)
+    first = pool.grow(pool.empty(), 2 * BLOCK_TOKENS)
+
+    assert pool.shortage(pool.empty(), BLOCK_TOKENS) == 0
+    assert pool.shortage(pool.empty(), BLOCK_TOKENS + 1) == BLOCK_TOKENS
+    assert pool.shortage(first, 4 * BLOCK_TOKENS) == BLOCK_TOKENS

@@ -54,13 +54,23 @@ class Requests:
         self.texts: dict[int, list[int]] = {}
         self.random = random.Random(seed)
 
-    def open(self, session_id: int, length: int, sampling: SamplingSettings = GREEDY) -> None:
+    def open(
+        self,
+        session_id: int,
+        length: int,
+        sampling: SamplingSettings = GREEDY,
+        tenant: str = "",
+    ) -> None:
         self.texts[session_id] = [self.random.randrange(VOCAB_SIZE) for _ in range(length)]
-        self.reopen(session_id, sampling)
+        self.reopen(session_id, sampling, tenant)
 
-    def reopen(self, session_id: int, sampling: SamplingSettings = GREEDY) -> None:
+    def reopen(
+        self, session_id: int, sampling: SamplingSettings = GREEDY, tenant: str = ""
+    ) -> None:
         text = tuple(self.texts[session_id])
-        self.proposer.open(OpenSession(session_id, text, len(text), sampling, depth=0))
+        self.proposer.open(
+            OpenSession(session_id, text, len(text), sampling, depth=0, tenant=tenant)
+        )
 
     def finish_work(self) -> None:
         while self.proposer.work():
@@ -197,6 +207,30 @@ def test_memory_is_bounded_by_tokens(llama_pass: Pair) -> None:
     assert requests.proposer.take_evicted() == []
     requests.open(2, 30)
     assert requests.proposer.take_evicted() == [0]
+
+
+def test_a_tenants_many_sessions_leave_another_its_place(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_sessions=4), seed=7)
+    requests.open(0, 10, tenant="modest")  # waits in a target's queue
+    for session_id in range(1, 9):
+        requests.open(session_id, 10, tenant="greedy")
+
+    assert requests.proposer.take_evicted() == [1, 2, 3, 4, 5]
+    requests.open(9, 10, tenant="modest")
+    assert requests.proposer.take_evicted() == [6]
+
+
+def test_a_tenants_many_sessions_leave_another_its_memory(llama_pass: Pair) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_tokens=96), seed=7)
+    requests.open(0, 40, tenant="modest")
+    for session_id in range(1, 5):
+        requests.open(session_id, 20, tenant="greedy")
+    assert requests.proposer.take_evicted() == [1, 2, 3]
+
+    requests.commit(4, tuple(range(30)), depth=3)  # more than there is left of the memory
+    assert requests.proposer.take_evicted() == []
+    assert [p.token_ids for p in requests.proposer.propose([4])] == [()]
+    assert requests.proposer.take_evicted() == []
 
 
 def test_sessions_of_one_batch_do_not_evict_each_other(llama_pass: Pair) -> None:

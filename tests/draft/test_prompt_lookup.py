@@ -175,6 +175,16 @@ def test_the_idlest_session_makes_room() -> None:
     assert proposer.take_evicted() == [3]
 
 
+def test_a_tenants_many_sessions_leave_anothers_alone() -> None:
+    proposer = PromptLookup(PromptLookupConfig(max_tokens=10))
+    tenants = ("modest", "greedy", "greedy", "greedy", "greedy")
+    for session_id, tenant in enumerate(tenants):
+        session = OpenSession(session_id, (5, 6, 7), 3, SamplingSettings(), depth=1, tenant=tenant)
+        proposer.open(session)
+
+    assert proposer.take_evicted() == [1, 2]
+
+
 def test_a_session_alone_may_be_as_long_as_it_likes() -> None:
     proposer = PromptLookup(PromptLookupConfig(max_tokens=2))
     proposer.open(OpenSession(1, (5, 6, 7), 3, SamplingSettings(), depth=1))

@@ -3,13 +3,21 @@
 from typing import Any
 
 import pytest
+import yaml
 
-from k8s.generate import K8S, merged, outputs
+from k8s.generate import K8S, merged, outputs, serve_config
 
 
 @pytest.mark.parametrize("path", outputs(), ids=lambda path: str(path.relative_to(K8S)))
 def test_a_generated_file_is_up_to_date(path: Any) -> None:
     assert path.read_text() == outputs()[path], "run `python k8s/generate.py`"
+
+
+def test_pools_of_the_70b_follow_the_load() -> None:
+    (app,) = yaml.safe_load(serve_config("70b"))["applications"]
+
+    assert app["autoscaling_policy"] == {"policy_function": "specray.serve.scaling:scale_pools"}
+    assert "autoscaling_config" in app["args"]["draft"]["deployment_config"]
 
 
 def test_null_removes_a_key_and_the_rest_stays() -> None:

@@ -142,7 +142,10 @@ def _more_ranks_than_gpus(found: Found) -> None:
 
 
 def _more_replicas_than_pods(found: Found) -> None:
-    found.edit_serve(lambda app: app["args"]["draft"]["deployment_config"].update(num_replicas=3))
+    def three_drafts(app: Any) -> None:
+        app["args"]["draft"]["deployment_config"]["autoscaling_config"]["max_replicas"] = 3
+
+    found.edit_serve(three_drafts)
 
 
 def _policy_selects_nobody(found: Found) -> None:

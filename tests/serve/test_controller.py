@@ -186,14 +186,65 @@ def test_frozen_by_hand_it_holds_and_chosen_numbers_are_followed() -> None:
     assert pools.wishes() == {wish("target:a"): 0.0, wish("draft"): 0.0}
 
 
+BAD = target(survivals=(0.3, 0.05, 0.01))
+BUSY = draft(needed=1.0, answer_each_s=0.02)
+
+
+def test_a_freeze_outlives_the_controllers_replica() -> None:
+    first, second = Pools(is_limiting=True), Pools(is_limiting=True)
+    before = first.beat(EXPIRY_S, BAD, BUSY)
+    wishes = first.wishes()
+    second.controller.reconfigure({"is_frozen": True, "max_fan_out": None})
+
+    asyncio.run(second.controller.heartbeat(Member("router", "r"), None, before.held))
+    answers = [view(second.controller), second.beat(EXPIRY_S, idle()), second.beat(3.0, idle())]
+
+    assert [(a.policy.max_depth, a.max_fan_out, a.held) for a in answers] == [
+        (1, 0, before.held)
+    ] * 3
+    assert second.wishes() == wishes
+    second.controller.reconfigure({})
+    assert second.beat(3.0, idle()).policy.max_depth == 5
+
+
+def test_what_another_held_is_bounded_by_the_files_limits() -> None:
+    first = Pools()
+    held = first.beat(EXPIRY_S, target(), draft()).held
+    smaller = Controller(SpeculationConfig(max_depth=2, objective={"is_limiting": True}), 3)
+    smaller.reconfigure({"is_frozen": True})
+
+    asyncio.run(smaller.heartbeat(Member("router", "r"), None, held))
+
+    assert (view(smaller).policy.max_depth, view(smaller).max_fan_out) == (2, 3)
+
+
+def test_what_another_held_counts_for_nothing_unless_it_is_frozen_or_once_it_has_decided() -> None:
+    first = Pools(is_limiting=True)
+    held = first.beat(EXPIRY_S, BAD, BUSY).held
+    free, late = Pools(is_limiting=True), Pools(is_limiting=True)
+
+    asyncio.run(free.controller.heartbeat(Member("router", "r"), None, held))
+    assert view(free.controller).policy.max_depth == 5
+
+    late.beat(EXPIRY_S, target(), draft())
+    late.controller.reconfigure({"is_frozen": True})
+    asyncio.run(late.controller.heartbeat(Member("router", "r"), None, held))
+    assert view(late.controller).held != held
+
+
+def test_a_fan_out_chosen_by_hand_holds_from_the_first_moment() -> None:
+    pools = Pools(is_limiting=True)
+    pools.controller.reconfigure({"max_fan_out": 3})
+
+    assert view(pools.controller).max_fan_out == 3
+
+
 def test_ceilings_hold_only_where_they_are_asked_for() -> None:
-    bad = target(survivals=(0.3, 0.05, 0.01))
-    busy = draft(needed=1.0, answer_each_s=0.02)
     advice, limits = Pools(), Pools(is_limiting=True)
 
-    free = advice.beat(EXPIRY_S, bad, busy)
+    free = advice.beat(EXPIRY_S, BAD, BUSY)
     assert (free.policy.max_depth, free.max_fan_out) == (5, None)
-    bounded = limits.beat(EXPIRY_S, bad, busy)
+    bounded = limits.beat(EXPIRY_S, BAD, BUSY)
     assert bounded.policy.max_depth == 1
     assert bounded.max_fan_out == 0
 

@@ -4,8 +4,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ray import cloudpickle
+from ray.serve.config import AutoscalingPolicy
 
 from specray.serve.check import Application, check_file
+from specray.serve.config_file import read_file
 
 FILES = sorted((Path(__file__).parents[2] / "deployments").glob("*.yaml"))
 GIB = 1 << 30
@@ -77,6 +80,17 @@ def test_what_a_replica_of_each_takes(name: str, target_gpus: float, draft_gpus:
 
     gpus = {pool.role: pool.gpus for pool in pools}
     assert (gpus["target"], gpus["draft"]) == (target_gpus, draft_gpus)
+
+
+def test_pools_follow_the_load_within_bounds_where_our_policy_is_on() -> None:
+    file = next(file for file in FILES if file.stem == "llama70b-autoscaling")
+    (app,) = read_file(file).applications
+    pools = {pool.role: pool for pool in explained(file).pools}
+
+    policy = AutoscalingPolicy.model_validate(app.autoscaling_policy).get_serialized_policy_def()
+    assert cloudpickle.loads(policy).__name__ == "scale_pools"
+    for role in ("target", "draft"):
+        assert (pools[role].min_replicas, pools[role].max_replicas) == (1, 2)
 
 
 def test_mixed_gpus_are_placed_by_type() -> None:

@@ -7,6 +7,8 @@ import pytest
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError
 
+from specray.control.pools import Decision
+from specray.control.slow_loop import Decisions
 from specray.errors import StreamClosedError
 from specray.serve import membership
 from specray.serve.membership import EXPIRY_S, Member, Registry, View, beat, listen_address
@@ -91,7 +93,8 @@ def test_a_chosen_address_is_taken_as_it_is() -> None:
 
 @asynccontextmanager
 async def beating(
-    ask: Callable[[], Awaitable[View]], tell: Callable[[View], Awaitable[None] | None]
+    ask: Callable[[Decisions | None], Awaitable[View]],
+    tell: Callable[[View], Awaitable[None] | None],
 ) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(beat(ask, tell))
     try:
@@ -120,7 +123,7 @@ async def _miss_two_heartbeats(error: Exception, is_askers: bool) -> None:
     faults = [error, error]
     told = asyncio.Event()
 
-    async def ask() -> View:
+    async def ask(_held: Decisions | None) -> View:
         if is_askers and faults:
             raise faults.pop()
         return VIEW
@@ -136,7 +139,7 @@ async def _miss_two_heartbeats(error: Exception, is_askers: bool) -> None:
 
 
 def test_an_error_of_ours_is_not_hidden() -> None:
-    async def ask() -> View:
+    async def ask(_held: Decisions | None) -> View:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -148,7 +151,7 @@ def test_the_controllers_view_is_passed_on_each_period() -> None:
         heard: list[View] = []
         full = asyncio.Event()
 
-        async def ask() -> View:
+        async def ask(_held: Decisions | None) -> View:
             return VIEW
 
         def tell(view: View) -> None:
@@ -161,3 +164,30 @@ def test_the_controllers_view_is_passed_on_each_period() -> None:
         return heard
 
     assert asyncio.run(listen())[:3] == [VIEW] * 3
+
+
+def test_the_controllers_last_decisions_are_told_to_who_replaces_it() -> None:
+    ceiling = Decision("depth ceiling", 2, 5, "why")
+    decisions = Decisions(ceiling, ceiling)
+
+    async def listen() -> list[Decisions | None]:
+        told: list[Decisions | None] = []
+        answers = [VIEW, replace(VIEW, held=decisions), TimeoutError()]
+        full = asyncio.Event()
+
+        async def ask(held: Decisions | None) -> View:
+            told.append(held)
+            answer = answers.pop(0) if answers else VIEW
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        def tell(_view: View) -> None:
+            if len(told) >= 5:
+                full.set()
+
+        async with beating(ask, tell), asyncio.timeout(5):
+            await full.wait()
+        return told
+
+    assert asyncio.run(listen())[:5] == [None, None, *[decisions] * 3]

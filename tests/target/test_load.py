@@ -28,7 +28,7 @@ def meter(clock: Clock) -> LoadMeter:
 
 def step(meter: LoadMeter, clock: Clock, seconds: float, grown: list[str], tokens: int) -> None:
     clock.now += seconds
-    meter.observe_step(grown, tokens)
+    meter.observe_step(grown, tokens, 0.8 * seconds)  # the rest was waited
 
 
 def test_it_completes_the_schedulers_counters(meter: LoadMeter) -> None:
@@ -50,6 +50,16 @@ def test_first_tokens_and_later_ones_are_timed_apart(meter: LoadMeter, clock: Cl
     assert load.num_arrived == 2
     assert (load.first_token_time.count, load.first_token_time.sum_s) == (2, 0.75)
     assert (load.decode_s, load.num_decoded) == (0.5, 4)
+
+
+def test_time_in_steps_is_counted_without_what_is_between_them(
+    meter: LoadMeter, clock: Clock
+) -> None:
+    step(meter, clock, 0.5, ["a"], 1)
+    clock.now += 10.0
+    step(meter, clock, 0.25, [], 0)  # a part of a prompt
+
+    assert meter.stats().load.busy_s == pytest.approx(0.6)
 
 
 def test_idle_time_is_nobodys(meter: LoadMeter, clock: Clock) -> None:

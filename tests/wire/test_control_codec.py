@@ -61,7 +61,7 @@ BY_TYPE = {
     RelayStats | None: st.none() | switches,
     RooflineStats: st.builds(RooflineStats, floats, floats, st.text(max_size=9)),
     EngineLoad: st.builds(
-        EngineLoad, counts, counts, counts, floats, counts, durations, floats, counts
+        EngineLoad, counts, counts, counts, floats, counts, durations, floats, counts, floats
     ),
     Prospect: st.builds(Prospect, floats, floats),
 }
