@@ -48,12 +48,13 @@ def measure(num_requests: int, depth: int, cost: float) -> dict[str, float]:
     chains, batch = planner.survival.chains(offers), Batch(load, num_requests)
     verifications = [Verification(offer, depth // 2) for offer in offers]
     plan = plan_depths(chains, batch, planner.step_time)
+    wait = lambda depth: 0.002 + 0.0005 * depth  # noqa: E731 - too small for a name of its own
     return {
         "draft tokens": sum(plan.depths),
         "plan_depths": us(lambda: plan_depths(chains, batch, planner.step_time)),
         "survivals": us(lambda: planner.survival.chains(offers)),
         "before a step": us(lambda: planner.plan(offers, 0)),
-        "after a step": us(lambda: planner.wanted_depths(later, 0, 0.003)),
+        "after a step": us(lambda: planner.wanted_depths(later, 0, wait)),
         "learning from a step": us(
             lambda: planner.step_time.observe(load, 0.03 + cost * num_requests)
         ),

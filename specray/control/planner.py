@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specray.control.answer_depth import AnswerDepth
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
-from specray.control.latency import ArrivalRate
+from specray.control.latency import ArrivalRate, WaitTime
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
@@ -27,6 +28,7 @@ _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
 _OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
+_SAME_WAIT = 0.02  # of a step, by which the waits for one token and for two may differ
 _OFF_LOOKS = 16  # in a row by which speculation does not pay; then one is enough
 _OFF_PERIOD = 4  # in so many steps, as little is learnt at depth 0 and each look costs time
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
@@ -81,6 +83,8 @@ class Planner:
         self._probed_load = 1  # requests for which the clock's pauses have grown
         self._step_s = 0.0
         self._num_wanted = 0  # times that depths were wanted
+        self._is_short_probe = False  # whether the latest probe was of one token
+        self._answer_depth = AnswerDepth()
         self._has_verified = False  # since the latest look ahead
         self.prospect = Prospect()  # of speculation with proposals that are always there
 
@@ -205,8 +209,9 @@ class Planner:
         self,
         offers: Sequence[Offer],
         num_plain: int,
-        wait_s: float,
+        wait_s: WaitTime,
         *,
+        full_wait_s: WaitTime | None = None,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
@@ -221,7 +226,9 @@ class Planner:
         Args:
             offers: The requests to ask for.
             num_plain: Further requests that decode.
-            wait_s: For the proposals.
+            wait_s: For proposals that deep, as things are.
+            full_wait_s: For them if every step waited for those that are not there; infinite where
+                most would take too long. As things are, if left out.
             chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
@@ -230,21 +237,35 @@ class Planner:
         if not any(offer.max_depth for offer in offers):
             return (0,) * len(offers)  # nobody to ask: says nothing about whether it pays
         self._look_ahead(offers, num_plain)
-        wait_s += chance * self.overhead.extra_s  # only steps with proposals pay it
+        extra_s = chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
         if self._num_off >= _OFF_LOOKS and self._num_wanted % _OFF_PERIOD:
-            return self._with_probe(offers, nothing, num_decoding, wait_s)
-        speculative = self._plan_ahead(offers, num_plain, wait_s)
+            return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
+        depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
+        total_s = wait_s(depth) + extra_s
+        speculative = self._plan_ahead(_at_most(offers, depth), num_plain, total_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
-        is_worth_it = self._is_worth_it(speculative, num_decoding, chance, wait_s)
+        is_worth_it = self._is_worth_it(speculative, num_decoding, chance, total_s)
         if is_beside and is_worth_it and self._slowdown.take_rest():
             return nothing
         depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
         self._num_off = self._num_off + 1 if self.is_off else 0
-        return self._with_probe(offers, depths, num_decoding, wait_s)
+        return self._with_probe(offers, depths, num_decoding, wait_s, extra_s)
+
+    def _depth_worth_waiting_for(
+        self, offers: Sequence[Offer], num_plain: int, wait_s: WaitTime
+    ) -> int:
+        most = max(offer.max_depth for offer in offers)
+        if not self.weighs_costs:
+            return most
+
+        def goodput(depth: int) -> float:
+            return self._plan_ahead(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
+
+        return self._answer_depth.choose(most, wait_s, self._step_s, goodput)
 
     def _is_worth_it(
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
@@ -256,7 +277,12 @@ class Planner:
         return goodput > least_gain * self._slowdown.factor * plain.goodput
 
     def _with_probe(
-        self, offers: Sequence[Offer], depths: tuple[int, ...], num_decoding: int, wait_s: float
+        self,
+        offers: Sequence[Offer],
+        depths: tuple[int, ...],
+        num_decoding: int,
+        wait_s: WaitTime,
+        extra_s: float,
     ) -> tuple[int, ...]:
         """The depths, with a short proposal for some that are left out if it is time for that."""
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
@@ -268,7 +294,8 @@ class Planner:
         self._heed_load(offers, num_decoding)
         num_probed = min(len(left_out), _MOST_PROBED)
         self.is_probing = self._probe_clock.tick(
-            self._step_s, lambda: self._probe_cost_s(num_probed, num_decoding, wait_s)
+            self._step_s,
+            lambda: self._probe_cost_s(num_probed, num_decoding, wait_s(PROBE_DEPTH) + extra_s),
         )
         if not self.is_probing and not self._probe_clock.is_near:
             return depths
@@ -280,7 +307,11 @@ class Planner:
         self._turn_before, self._turn = self._turn, probed[-1] + 1
         self._slowdown.relieve()
         self.overhead.relieve()
-        tried = {i: min(PROBE_DEPTH, offers[i].max_depth) for i in probed}
+        # Where the second token takes its time, every other probe shows how much.
+        takes_time = wait_s(PROBE_DEPTH) > wait_s(1) + _SAME_WAIT * self._step_s
+        self._is_short_probe = takes_time and not self._is_short_probe
+        depth = 1 if self._is_short_probe else PROBE_DEPTH
+        tried = {i: min(depth, offers[i].max_depth) for i in probed}
         return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
 
     def with_probes(self, offers: Sequence[Offer], depths: Sequence[int]) -> tuple[int, ...]:
@@ -364,6 +395,13 @@ class Planner:
             num_requests=num_decoding, num_tokens=num_decoding, num_prefill_tokens=0
         )
         return max(0.0, self.step_time.step_s(batch.load) - self.step_time.step_s(decode))
+
+
+def _at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
+    """The offers, none deeper than that."""
+    if all(offer.max_depth <= depth for offer in offers):
+        return offers
+    return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
 
 
 def _goodput_of_both(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from specray.control.latency import LatencyEstimate
+from specray.control.latency import AnswerTime
 from specray.target.session import Session
 
 _PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
@@ -12,6 +12,7 @@ _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
+_ROUNDING = 0.05  # of a token, by which a share may be off
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
@@ -26,9 +27,9 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._latency = LatencyEstimate()  # of answers to commits that were not drafted for
+        self._answer_time = AnswerTime()  # to commits that were not drafted for
         self._behind_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
-        self._answer_tokens: float | None = None  # in such an answer
+        self._answer_share = 1.0  # of the tokens that are asked for, in such an answer
         self._refusal_rate = 0.0  # of these, how many were not worth a wait
         self._lost_rate = 0.0  # of proposals, which their step began without
         self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
@@ -36,16 +37,30 @@ class Patience:
         self._trial_pause = _FIRST_TRIAL
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
 
-    def expected_wait_s(self, max_wait_s: float) -> float:
+    def expected_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long a commit's proposal holds its step back, on average; infinite: it can't pay.
 
         Nothing where it was drafted ahead, and nothing where a step goes on without it.
+
+        Args:
+            max_wait_s: the longest that a step waits.
+            wanted: tokens that are asked for.
         """
-        answer_s = self.answer_s(max_wait_s)
+        answer_s = self.answer_s(max_wait_s, wanted)
         if self._behind_rate > _HARDLY_AHEAD:
             return answer_s
         waited_s = answer_s if math.isfinite(answer_s) else 0.0
         return self._behind_rate * (1 - self._refusal_rate) * waited_s
+
+    def full_wait_s(self, max_wait_s: float, wanted: int) -> float:
+        """How long that is if steps waited for whatever was not drafted ahead.
+
+        Infinite, too, where most such waits would end too early.
+        """
+        num_tokens = self.expected_tokens(wanted)
+        mostly_s = self._answer_time.mostly_s(num_tokens) or 0.0
+        is_in_time = mostly_s <= max_wait_s
+        return self._behind_rate * self.answer_s(max_wait_s, wanted) if is_in_time else math.inf
 
     @property
     def chance(self) -> float:
@@ -57,14 +72,15 @@ class Patience:
         """Whether drafts mostly work while the target does, not while it waits for them."""
         return self._awaited_rate < _MOSTLY
 
-    def answer_s(self, max_wait_s: float) -> float:
+    def answer_s(self, max_wait_s: float, wanted: int) -> float:
         """From a commit to its answer; infinite when no step waits for so long."""
-        mean_s = self._latency.mean_s or 0.0
+        mean_s = self._answer_time.mean_s(self.expected_tokens(wanted)) or 0.0
         return mean_s if mean_s <= max_wait_s else math.inf
 
     def deadline(self, awaited: Sequence[Session], max_wait_s: float) -> float:
         """When to go on without those that are still missing; one for the whole batch."""
-        patience_s = self._latency.patience_s
+        num_tokens = max(self.expected_tokens(session.wanted_depth) for session in awaited)
+        patience_s = self._answer_time.patience_s(num_tokens)
         wait_s = max_wait_s if patience_s is None else min(max_wait_s, patience_s)
         return max(session.committed_at for session in awaited) + wait_s
 
@@ -80,7 +96,7 @@ class Patience:
 
     def expected_tokens(self, wanted: int) -> int:
         """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""
-        return min(wanted, math.ceil(self._answer_tokens or wanted))
+        return min(wanted, max(1, math.ceil(self._answer_share * wanted - _ROUNDING)))
 
     def observe_answer(self, session: Session, arrived: float, num_tokens: int = 0) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead.
@@ -94,10 +110,10 @@ class Patience:
         self._behind_rate += _GAIN * (is_behind - self._behind_rate)
         if not is_behind:
             return
-        self._latency.observe(arrived - session.committed_at)
-        if num_tokens:
-            before = self._answer_tokens or num_tokens
-            self._answer_tokens = before + _GAIN * (num_tokens - before)
+        self._answer_time.observe(max(1, num_tokens), arrived - session.committed_at)
+        if num_tokens and session.wanted_depth:
+            share = min(1.0, num_tokens / session.wanted_depth)
+            self._answer_share += _GAIN * (share - self._answer_share)
 
     def observe_absence(self) -> None:
         """A step begins without a proposal that is due."""
@@ -126,7 +142,7 @@ class Patience:
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
         self._lost_rate *= _RELIEF
-        if math.isinf(self.answer_s(max_wait_s)):
+        if math.isinf(self.answer_s(max_wait_s, 1)):
             self._behind_rate = min(self._behind_rate, _UNDECIDED)
 
     def take_trial(self) -> bool:
@@ -153,7 +169,9 @@ class Patience:
         if not silent:
             self._num_refusals, self._trial_pause = 0, _FIRST_TRIAL
         if silent:  # their proposals take longer than the wait; assume twice as long
-            self._latency.observe(2 * (deadline - max(s.committed_at for s in awaited)))
+            num_tokens = max(self.expected_tokens(s.wanted_depth) for s in awaited)
+            waited_s = deadline - max(s.committed_at for s in awaited)
+            self._answer_time.observe(num_tokens, 2 * waited_s)
         for session in silent:
             session.num_silent += 1
         silent_ids = {session.session_id for session in silent}

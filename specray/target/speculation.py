@@ -5,6 +5,7 @@ Knows nothing of vLLM; `scheduler` calls it, from the engine's thread only.
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
@@ -261,7 +262,8 @@ class Speculation:
         depths = self._planner.wanted_depths(
             offers,
             num_others,
-            self._patience.expected_wait_s(self._max_wait_s()),
+            partial(self._patience.expected_wait_s, self._max_wait_s()),
+            full_wait_s=partial(self._patience.full_wait_s, self._max_wait_s()),
             chance=self._patience.chance,
             is_beside=self._patience.is_beside,
         )

@@ -130,7 +130,8 @@ class Waiting:
             wanted = self._offers.of_tokens(session, num_wanted)
             soon.append(wanted if is_awaited else offer)
         elapsed_s = self._clock() - max(session.committed_at for session in awaited)
-        left_s = max(0.0, self._patience.answer_s(max_wait_s) - elapsed_s)
+        deepest = max(session.wanted_depth for session in awaited)
+        left_s = max(0.0, self._patience.answer_s(max_wait_s, deepest) - elapsed_s)
         now = self._planner.plan(here, num_others)
         later = self._planner.plan(soon, num_others, left_s)
         return later.goodput > now.goodput

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from specray.control.acceptance import AcceptanceRate, request_acceptance
 from specray.control.hardware import HardwareProfile
+from specray.control.latency import WaitTime
 from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
@@ -24,6 +25,10 @@ def memory_bound(num_tokens: int) -> float:
 
 def load(num_tokens: int) -> StepLoad:
     return StepLoad(num_tokens, num_tokens, 0)
+
+
+def always(seconds: float) -> WaitTime:
+    return lambda _: seconds
 
 
 class Engine:
@@ -59,7 +64,7 @@ class Engine:
             self.num_committed += 1 + self._verify(acceptance, depth, quality)
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
-        self._depths = self.planner.wanted_depths(offers, 0, self.latency_s)
+        self._depths = self.planner.wanted_depths(offers, 0, always(self.latency_s))
         return self._depths
 
     def _verify(self, acceptance: AcceptanceRate, depth: int, quality: float) -> int:
@@ -68,6 +73,53 @@ class Engine:
         if depth:
             self.planner.observe_verification(Offer(acceptance, "model", depth), num_accepted)
         return num_accepted
+
+
+@pytest.mark.parametrize("per_token_s", [0.0, 0.004, 0.012, 0.03])
+def test_proposals_are_as_deep_as_is_worth_the_wait_for_their_last_token(
+    per_token_s: float,
+) -> None:
+    engine = Engine()
+    engine.run(300)
+    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
+    wait_s = [0.002 + per_token_s * depth for depth in range(MAX_DEPTH + 1)]
+    depths = [engine.planner.wanted_depths(offers, 0, wait_s.__getitem__) for _ in range(40)]
+
+    goodput = [
+        sum(engine.quality**i for i in range(depth + 1)) / (memory_bound(1 + depth) + wait_s[depth])
+        for depth in range(1, MAX_DEPTH + 1)
+    ]
+    assert max(goodput) < 1.03 * goodput[depths[-1][0] - 1]
+    assert depths[-1] == depths[20]
+
+
+def test_no_proposal_is_deeper_than_steps_wait_for() -> None:
+    engine = Engine()
+    engine.run(300)
+    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
+    longest = 4
+
+    def wait_s(depth: int) -> float:
+        return 0.001 * depth if depth <= longest else math.inf
+
+    assert engine.planner.wanted_depths(offers, 0, always(0.0), full_wait_s=wait_s) == (4,)
+    longest = 2  # known at once, as deeper proposals would be lost
+    assert engine.planner.wanted_depths(offers, 0, always(0.0), full_wait_s=wait_s) == (2,)
+    longest = 0  # then only those count that happen to be in time, and some short ones are tried
+    depths = [
+        engine.planner.wanted_depths(offers, 0, always(0.0), full_wait_s=wait_s) for _ in range(400)
+    ]
+    assert set(depths[20:]) == {(1,), (5,)}
+    assert depths.count((1,)) < 80
+
+
+def test_a_fixed_depth_is_asked_for_however_long_it_takes() -> None:
+    engine = Engine()
+    engine.planner.follow(FixedRule(depth=5))
+    engine.run(20)
+    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
+
+    assert engine.planner.wanted_depths(offers, 0, lambda depth: 0.1 * depth) == (5,)
 
 
 def test_a_good_draft_is_used_to_the_full_from_the_first_steps_on() -> None:
@@ -107,7 +159,7 @@ def test_a_step_without_sessions_does_not_hasten_the_next_probe() -> None:
     engine.run(1000)
     probes = 0
     for _ in range(400):
-        engine.planner.wanted_depths((), 1, 0.003)  # a chunk of somebody's prefill
+        engine.planner.wanted_depths((), 1, always(0.003))  # a chunk of somebody's prefill
         engine.run(1)
         probes += engine.planner.is_probing
     assert 0 < probes <= 4
@@ -284,7 +336,7 @@ def test_nobody_is_asked_for_more_than_the_cap(
     for step in range(40):  # probes among them
         planner.observe_step(load(len(caps) + step % 3), memory_bound(len(caps)))
         planner.learn()
-        depths = planner.wanted_depths(offers, num_others, wait_s)
+        depths = planner.wanted_depths(offers, num_others, always(wait_s))
 
         assert all(0 <= depth <= cap for depth, cap in zip(depths, caps, strict=True))
 
@@ -294,7 +346,7 @@ def test_nothing_is_asked_for_and_no_probe_made_without_room() -> None:
     engine.run(1)
     for _ in range(300):
         offer = Offer(engine.acceptances[0], "model", 0)
-        assert engine.planner.wanted_depths([offer], 0, 0.0) == (0,)
+        assert engine.planner.wanted_depths([offer], 0, always(0.0)) == (0,)
         assert not engine.planner.is_probing
 
 
@@ -303,9 +355,9 @@ def test_after_want_of_room_it_goes_on_at_once() -> None:
     engine.run(50)
     for num_steps in range(1, 60):
         for _ in range(num_steps):
-            engine.planner.wanted_depths([Offer(engine.acceptances[0], "model", 0)], 0, 0.0)
+            engine.planner.wanted_depths([Offer(engine.acceptances[0], "model", 0)], 0, always(0.0))
         offer = Offer(engine.acceptances[0], "model", MAX_DEPTH)
-        assert any(engine.planner.wanted_depths([offer], 0, 0.0))
+        assert any(engine.planner.wanted_depths([offer], 0, always(0.0)))
 
 
 def test_a_probe_takes_no_more_room_than_there_is() -> None:
@@ -339,7 +391,7 @@ def test_what_has_been_given_up_is_looked_at_less_often_and_found_soon() -> None
 def test_before_the_first_measured_step_nothing_is_asked_for(num_requests: int) -> None:
     offers = [Offer(request_acceptance(), "model", MAX_DEPTH)] * num_requests
 
-    assert Planner().wanted_depths(offers, 0, 0.0) == (0,) * num_requests
+    assert Planner().wanted_depths(offers, 0, always(0.0)) == (0,) * num_requests
 
 
 def test_the_prospect_is_what_speculation_brings_where_nobody_waits() -> None:
@@ -431,7 +483,7 @@ def test_what_would_hardly_pay_is_not_verified(base_s: float, is_taken: bool) ->
     planner.learn()
 
     assert any(planner.plan(offers, 0).depths) == is_taken
-    assert any(planner.wanted_depths(offers, 0, 0.0)) == is_taken
+    assert any(planner.wanted_depths(offers, 0, always(0.0))) == is_taken
 
 
 @pytest.mark.parametrize("num_prefill_tokens", [0, 100])
@@ -488,7 +540,7 @@ def test_plain_turns_come_also_where_drafts_rest_as_often() -> None:
     offers = [Offer(request_acceptance(), "model", 2) for _ in range(4)]
     num_turns = num_rests = 0
     for _ in range(1500):
-        is_drafting = any(planner.wanted_depths(offers, 0, 0.0, is_beside=True))
+        is_drafting = any(planner.wanted_depths(offers, 0, always(0.0), is_beside=True))
         is_plain = planner.take_plain_turn(4)
         num_tokens = 12 if is_drafting and not is_plain else 4
         planner.observe_step(

@@ -87,6 +87,21 @@ def test_waiting_for_a_draft_costs_what_it_takes_and_drafting_ahead_does_not() -
     assert ahead.ended_s - waiting.ended_s == pytest.approx(-(num_decode - 1) * 0.010, abs=1e-4)
 
 
+@pytest.mark.parametrize("ahead", [0.0, 0.5])
+@pytest.mark.parametrize("draft_s", [0.006, 0.012, 0.020])
+def test_a_slow_draft_is_asked_for_as_much_as_is_worth_the_wait(
+    draft_s: float, ahead: float
+) -> None:
+    # Depth 3 of 12 ms each fits the wait of 45 ms, and depth 5 does not; 6 ms and 20 ms: all, two.
+    def ended_s(depth: int | None) -> float:
+        settings = cluster(depth=depth, draft_s=draft_s, ahead=ahead)
+        policy = replace(settings.target.policy, max_wait_ms=45.0)
+        settings = replace(settings, target=replace(settings.target, policy=policy))
+        return simulate(settings, alone(1500, rate=0.75)).ended_s
+
+    assert ended_s(None) < 1.06 * min(ended_s(depth) for depth in (1, 2, 3, 5))
+
+
 def test_queueing_is_that_of_an_m_d_1_queue() -> None:
     # One request at a time, one step each: mean wait rho / (2 (1 - rho)) of a service time
     # (Pollaczek and Khinchine).

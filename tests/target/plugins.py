@@ -10,6 +10,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from specray.control.depth import DepthPlan
+from specray.control.latency import WaitTime
 from specray.control.planner import Planner
 from specray.control.survival import Offer
 from specray.target.patience import Patience
@@ -92,8 +93,9 @@ class StubbornPlanner(Planner):
         self,
         offers: Sequence[Offer],
         num_plain: int,
-        wait_s: float,
+        wait_s: WaitTime,
         *,
+        full_wait_s: WaitTime | None = None,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
@@ -103,10 +105,10 @@ class StubbornPlanner(Planner):
 class StubbornPatience(Patience):
     """Waits as long as the policy allows, so that a busy machine still shows speculation."""
 
-    def expected_wait_s(self, max_wait_s: float) -> float:
+    def expected_wait_s(self, max_wait_s: float, wanted: int) -> float:
         return 0.0
 
-    def answer_s(self, max_wait_s: float) -> float:
+    def answer_s(self, max_wait_s: float, wanted: int) -> float:
         return 0.0
 
     def deadline(self, awaited: Sequence[Session], max_wait_s: float) -> float:

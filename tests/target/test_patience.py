@@ -1,3 +1,7 @@
+import math
+
+import pytest
+
 from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.types import SamplingSettings
@@ -6,7 +10,7 @@ from specray.types import SamplingSettings
 def make_session() -> Session:
     tokens = [1, 2, 3]
     session = Session(*(1, "r", tokens, 3, 100, 5), SamplingSettings(), uses_distributions=True)
-    session.committed_at = 10.0
+    session.committed_at, session.wanted_depth = 10.0, 5
     return session
 
 
@@ -24,6 +28,31 @@ def test_an_answer_is_expected_to_be_as_long_as_they_were() -> None:
     for _ in range(200):
         patience.observe_answer(session, 10.1, 5)
     assert patience.expected_tokens(5) == 5
+
+
+def test_what_answers_lack_is_expected_of_shorter_ones_too() -> None:
+    patience, session = Patience(), make_session()
+    for _ in range(100):
+        patience.observe_answer(session, 10.1, 2)
+    assert [patience.expected_tokens(wanted) for wanted in (1, 2, 3, 5)] == [1, 1, 2, 2]
+
+
+def test_a_step_waits_for_few_tokens_where_many_would_take_too_long() -> None:
+    patience, session = Patience(), make_session()
+    for num_tokens in [1, 2, 3, 4, 5] * 20:
+        session.wanted_depth = num_tokens
+        patience.observe_answer(session, 10.0 + 0.01 * num_tokens, num_tokens)
+    assert patience.answer_s(0.025, 2) == pytest.approx(0.02, rel=0.1)
+    assert patience.answer_s(0.025, 4) == math.inf
+    assert patience.full_wait_s(0.025, 2) == pytest.approx(0.02, rel=0.1)
+    assert patience.full_wait_s(0.025, 4) == math.inf
+
+    for num_tokens in [2, 4] * 20:  # near the limit, so that many of these waits end too early
+        session.wanted_depth = num_tokens
+        patience.observe_answer(session, 10.0 + 0.01 * num_tokens, num_tokens)
+        patience.observe_answer(session, 10.0 + 0.002 * num_tokens, num_tokens)
+    assert math.isfinite(patience.answer_s(0.025, 4))
+    assert patience.full_wait_s(0.025, 4) == math.inf
 
 
 def test_what_came_ahead_or_empty_says_nothing_of_answers() -> None:

@@ -130,6 +130,7 @@ class World:
         self.sessions: dict[int, Session] = {}
         self.tokens: dict[int, list[int]] = {}
         self.latency_s = 0.002
+        self.draft_token_s = 0.0  # and for each token of an answer
         self.step_s = STEP_S
         self.token_s = TOKEN_S
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
@@ -210,7 +211,8 @@ class World:
                 tokens = tuple(self.tokens.get(commit.session_id, ()))
                 proposal = self.answer(commit, tokens) if commit.depth else None
                 if proposal is not None:
-                    self.buffer.arrive(self.clock.now + self.latency_s, proposal)
+                    drafted_s = self.draft_token_s * len(proposal.token_ids)
+                    self.buffer.arrive(self.clock.now + self.latency_s + drafted_s, proposal)
 
 
 def perfect(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
@@ -383,10 +385,10 @@ def test_a_wait_that_a_lost_draft_ended_says_nothing_of_waits(world: World) -> N
     wait = world.speculation.begin_wait([session.session_id], 0, may_wait=True)
     assert wait is not None
     world.buffer.lose("r")
-    before = patience.expected_wait_s(1.0)
+    before = patience.expected_wait_s(1.0, 4)
     world.speculation.end_wait(wait)
 
-    assert 0 < patience.expected_wait_s(1.0) == before
+    assert 0 < patience.expected_wait_s(1.0, 4) == before
 
 
 def test_a_stream_that_takes_anothers_place_forgets_what_it_heard_too_early(world: World) -> None:
@@ -807,6 +809,16 @@ def test_where_everything_is_verified_a_plain_step_is_seen_now_and_then(world: W
     assert world.speculation.stats().num_misses == 0
 
 
+def test_a_draft_too_slow_for_the_whole_depth_is_waited_for_at_a_smaller_one(world: World) -> None:
+    world.draft_token_s = 0.3 * MAX_WAIT_S  # three fit
+    world.open()
+    world.run(300)
+
+    wanted = [c.depth for _, frame in world.streams.sent[-50:] for c in frame.commits]
+    assert 2 <= sum(wanted) / len(wanted) <= 3.5
+    assert sum(world.num_used[-50:]) >= 45
+
+
 def test_a_draft_that_falls_silent_and_answers_again_is_used_again(world: World) -> None:
     world.open()
     world.run(20)
@@ -1153,8 +1165,8 @@ def test_a_hit_needs_no_wait_and_says_nothing_of_how_long_answers_take(world: Wo
 
     assert sum(world.num_used[-100:]) >= 90
     assert len(world.buffer.waits) - num_waits <= 10
-    assert world.speculation._patience.answer_s(1.0) == pytest.approx(0.015, rel=0.2)
-    expected_s = world.speculation._patience.expected_wait_s(1.0)
+    assert world.speculation._patience.answer_s(1.0, 4) == pytest.approx(0.015, rel=0.2)
+    expected_s = world.speculation._patience.expected_wait_s(1.0, 4)
     assert expected_s < 0.2 * 0.015
 
 
