@@ -21,7 +21,6 @@ class TargetReport:
     num_waiting: float
     max_running: int
     kv_usage: float  # 0 to 1
-    utilisation: float  # share of the time that was spent in steps
     requests_per_s: float  # that arrived
     tokens_per_s: float  # goodput
     step_s: float  # a step without prefill
@@ -40,6 +39,7 @@ class TargetReport:
     relay_s: float  # of a commit's way to a draft and back
     gain: float  # of speculation whose proposals are always there, over none; 0: not known
     gain_step_s: float  # such a step
+    utilisation: float = 0.0  # share of the time that was spent in steps
 
 
 @dataclass(frozen=True, slots=True)

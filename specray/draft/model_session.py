@@ -113,6 +113,8 @@ class SessionStore:
         while (grown := self._pool.grow(session.states, num_tokens)) is None:
             if self._spare.drop_all():
                 continue
+            if all(i in needed or not s.states.shape[2] for i, s in self._sessions.items()):
+                return False
             memory = [
                 Held(i, s.tenant, max(s.states.shape[2], num_tokens if s is session else 0))
                 for i, s in self._sessions.items()

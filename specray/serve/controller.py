@@ -97,6 +97,7 @@ class Controller:
         self._registry.hear(member, report)
         if held is not None and self._by_hand.is_frozen and self._loop.held is None:
             self._loop.adopt(held)
+            self._loop.decide((), (), self._by_hand)  # what is chosen by hand comes first
         self._decide_if_due()
         return await self.view()
 

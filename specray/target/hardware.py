@@ -60,7 +60,7 @@ def measure_device(
         return None
     try:
         profile = _measure(device, vllm_config.model_config.dtype)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # out of memory, of which libraries tell in their own ways
         logger.warning("no memory to measure the GPU, so steps alone teach: %s", error)
         return None
     logger.info("there is no data sheet of %s; measured: %s", profile.name, profile.state())
