@@ -207,6 +207,15 @@ def test_a_freeze_outlives_the_controllers_replica() -> None:
     assert second.beat(3.0, idle()).policy.max_depth == 5
 
 
+def test_what_is_chosen_by_hand_comes_before_what_another_held_from_the_first_moment() -> None:
+    first, second = Pools(), Pools()
+    held = first.beat(EXPIRY_S, BAD, BUSY).held
+    second.controller.reconfigure({"is_frozen": True, "num_replicas": {"draft": 3}})
+    asyncio.run(second.controller.heartbeat(Member("router", "r"), None, held))
+
+    assert second.wishes()[wish("draft")] == 3
+
+
 def test_what_another_held_is_bounded_by_the_files_limits() -> None:
     first = Pools()
     held = first.beat(EXPIRY_S, target(), draft()).held
