@@ -42,8 +42,12 @@ class HardwareProfile:
         fallback = self.peak_flops.get("bfloat16") or max(self.peak_flops.values())
         return self.peak_flops.get(dtype, fallback)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes; a read-only mapping can't be pickled."""
+        return type(self).from_state, (self.state(),)
+
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON and pickle can hold it."""
+        """All of it, as JSON can hold it."""
         return {
             "name": self.name,
             "bandwidth": self.bandwidth,

@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import pytest
 
@@ -83,3 +84,8 @@ def test_what_a_device_has_no_units_for_is_computed_in_16_bits() -> None:
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidConfigError, match=r"'H1000'.*H100, H100-PCIE"):
         named_profile("H1000")
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_profiles_can_be_sent_to_other_processes(name: str) -> None:
+    assert pickle.loads(pickle.dumps(PROFILES[name])) == PROFILES[name]

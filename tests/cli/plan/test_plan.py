@@ -70,6 +70,15 @@ def test_equal_seeds_give_equal_plans(answer: str, capsys: pytest.CaptureFixture
     assert all(first[name] == again[name] for name in ("facts", "outcomes", "advice"))
 
 
+def test_a_plan_does_not_depend_on_the_number_of_processes(
+    answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *LLAMA, *SMALL, "--jobs", "2", "--json"]) == 0
+    first, again = json.loads(answer), json.loads(capsys.readouterr().out)
+
+    assert all(first[name] == again[name] for name in ("facts", "outcomes", "advice"))
+
+
 def test_a_plan_says_where_it_comes_from_as_other_results_do(answer: str) -> None:
     assert json.loads(answer)["meta"].keys() == collect_meta([]).keys()
 
