@@ -32,6 +32,7 @@ class Patience:
         self._answer_share = 1.0  # of the tokens that are asked for, in such an answer
         self._refusal_rate = 0.0  # of these, how many were not worth a wait
         self._lost_rate = 0.0  # of proposals, which their step began without
+        self._unused_rate = 0.0  # of the others, which were not worth their verification
         self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
         self._num_refusals = 0  # since the latest wait or trial
         self._trial_pause = _FIRST_TRIAL
@@ -64,8 +65,8 @@ class Patience:
 
     @property
     def chance(self) -> float:
-        """Of a proposal that is asked for, to be there for its step; more than 0."""
-        return max(_LEAST_CHANCE, 1 - self._lost_rate)
+        """Of a proposal that is asked for, to be there for its step and verified; more than 0."""
+        return max(_LEAST_CHANCE, (1 - self._lost_rate) * (1 - self._unused_rate))
 
     @property
     def is_beside(self) -> bool:
@@ -138,6 +139,24 @@ class Patience:
             self._awaited_rate += _STEP_GAIN * (num_awaited / num_due - self._awaited_rate)
         elif num_lost == 0:
             self._lost_rate *= _GREAT_RELIEF
+
+    def observe_use(self, num_there: int, num_unused: int, *, is_trial: bool) -> None:
+        """A step has proposals, of which some are not worth verifying by what came with them.
+
+        Those were waited for, too, and what is learnt of acceptance does not tell of them, as it
+        comes from those that are verified.
+
+        Args:
+            num_there: proposals that were asked for.
+            num_unused: those of them that would not be verified, be it just to see.
+            is_trial: whether they were asked for just to see.
+        """
+        if num_there == 0:
+            return
+        if is_trial and num_unused == 0:
+            self._unused_rate *= _GREAT_RELIEF
+        else:
+            self._unused_rate += _STEP_GAIN * (num_unused / num_there - self._unused_rate)
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""

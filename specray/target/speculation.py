@@ -164,15 +164,19 @@ class Speculation:
         if self._is_plain_turn:
             return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
-        self._note_due(sessions)
+        due = [session for session in sessions if session.is_due]
+        there = [session for session in due if self._has_tokens(session)]
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
         if not ready:
+            self._note_due(due, there, ())
             self._stop_gap.end_step((), 0.0)
             return {}
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
         plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
         depths = plan.depths
+        used = {s.session_id for (s, _), depth in zip(ready, depths, strict=True) if depth > 0}
+        self._note_due(due, there, used)
         if self._planner.is_probing:
             depths = self._planner.with_probes(offers, depths)
         chosen = {}
@@ -287,18 +291,23 @@ class Speculation:
         self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
         session.is_due = False
 
-    def _note_due(self, sessions: Sequence[Session]) -> None:
-        """Learn how many of the proposals that were asked for are there for their step."""
-        due = [session for session in sessions if session.is_due]
-        there = [self._buffer.peek(session.session_id) for session in due]
-        num_lost = sum(proposal is None or not proposal.token_ids for proposal in there)
+    def _has_tokens(self, session: Session) -> bool:
+        proposal = self._buffer.peek(session.session_id)
+        return proposal is not None and len(proposal.token_ids) > 0
+
+    def _note_due(
+        self, due: Sequence[Session], there: Sequence[Session], used: Collection[int]
+    ) -> None:
+        """Learn how many of the proposals that were asked for are there, and worth verifying."""
         num_gone, self._num_due_and_lost = self._num_due_and_lost, 0
         self._patience.observe_step(
             len(due) + num_gone,
-            num_lost + num_gone,
+            len(due) - len(there) + num_gone,
             self._num_awaited,
             is_trial=self._planner.is_probing,
         )
+        num_unused = sum(session.session_id not in used for session in there)
+        self._patience.observe_use(len(there), num_unused, is_trial=self._planner.is_probing)
 
     def _take(self, session: Session) -> Proposal | None:
         """The session's proposal, or else the target's own; no copy where the draft has none."""

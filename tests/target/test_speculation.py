@@ -34,6 +34,7 @@ TOKEN_S = 0.0005
 MAX_WAIT_S = 0.020
 PROMPT = (1, 2, 3, 4)
 MAX_DEPTH = 5
+WRONG = 99  # a token that hardly ever follows
 
 
 class Clock:
@@ -371,6 +372,28 @@ def test_proposals_that_never_come_for_want_of_a_draft_are_not_counted_on(world:
         world.close(session)
 
     assert patience.chance < 0.5
+
+
+def test_proposals_that_are_never_worth_verifying_are_soon_asked_for_no_more(world: World) -> None:
+    """Else each step waits for one, verifies nothing, and never learns that it should not ask."""
+    world.open()
+    world.run(60)
+
+    def unsure(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+        depth = commit.depth
+        proposal = perfect(commit, tokens)
+        return replace(proposal, token_ids=(WRONG,) * depth, confidences=(0.001,) * depth)
+
+    world.answer = unsure
+    world.quality = 0.0
+    world.run(200)
+    world.streams.take_sent()
+    world.run(400)
+    commits = [commit for _, frame in world.streams.take_sent() for commit in frame.commits]
+    num_asked = sum(commit.depth > 0 for commit in commits)
+
+    assert sum(world.num_used[-400:]) < 40
+    assert num_asked < 60
 
 
 def test_a_wait_that_a_lost_draft_ended_says_nothing_of_waits(world: World) -> None:
