@@ -9,6 +9,7 @@ from specray.target.session import Session
 _PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
 _GAIN = 0.05  # of each commit, in how many are behind and how long is waited for those
 _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
+_USE_GAIN = 0.1  # of each step, in how many proposals are not worth verifying
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
@@ -156,7 +157,7 @@ class Patience:
         if is_trial and num_unused == 0:
             self._unused_rate *= _GREAT_RELIEF
         else:
-            self._unused_rate += _STEP_GAIN * (num_unused / num_there - self._unused_rate)
+            self._unused_rate += _USE_GAIN * (num_unused / num_there - self._unused_rate)
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
