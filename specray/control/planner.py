@@ -338,7 +338,7 @@ class Planner:
         if more >= _OTHER_LOAD * less:
             self._probed_load = num_decoding
             if any(self._plan_ahead(offers, num_decoding - len(offers)).depths):
-                self._probe_clock.reset()
+                self._probe_clock.hasten()
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
         """Compares speculation without waits to plain decoding: what more drafts might bring."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 _FIRST_PAUSE_STEPS = 8  # at depth 0 before a request is tried again
 _LAST_PAUSE_STEPS = 128  # each pause doubles up to this while it stays fruitless
 _BUDGET = 0.005  # of the time: what probes may cost in the end, and more before
+_HASTE_BUDGET = 0.0025  # of the time: what more they may cost because load comes and goes
 _SETTLED_STEPS = 64  # with nobody left out, after which pauses begin anew
 _NOTICE_STEPS = 4  # between a probe's announcement, for drafts to catch up, and the probe
 
@@ -20,12 +21,24 @@ class ProbeClock:
     def __init__(self) -> None:
         self._pause_steps = _FIRST_PAUSE_STEPS
         self._num_settled = 0  # steps with nobody left out, in a row
+        self._probe_cost_s = 0.0  # of the latest
+        self._is_hasty = False  # whether pauses are short because of the load
+        self._haste_debt_s = 0.0  # what that has cost beyond the budget, and is not paid for yet
         self._rest()
 
     def reset(self) -> None:
         """What was given up is much better than thought: the next pause is a short one again."""
         self._pause_steps = _FIRST_PAUSE_STEPS
         self._rest()
+
+    def hasten(self) -> None:
+        """What was given up may be better now: as `reset`, if earlier haste is paid for.
+
+        Load that comes and goes would otherwise keep the pauses short for good.
+        """
+        if self._haste_debt_s <= self._probe_cost_s:
+            self.reset()
+            self._is_hasty = True
 
     def settle(self) -> None:
         """Note a step with nobody left out; the pause that it interrupts goes on after it.
@@ -47,13 +60,18 @@ class ProbeClock:
         self._num_settled = 0
         self._num_steps += 1
         self._seconds += step_s
+        self._haste_debt_s = max(0.0, self._haste_debt_s - _HASTE_BUDGET * step_s)
         steps_left = float(self._pause_steps - self._num_steps)
         if step_s > 0 and steps_left <= _NOTICE_STEPS:
             budget = _BUDGET * _LAST_PAUSE_STEPS / self._pause_steps
-            steps_left = max(steps_left, (probe_cost_s() / budget - self._seconds) / step_s)
+            self._probe_cost_s = probe_cost_s()
+            steps_left = max(steps_left, (self._probe_cost_s / budget - self._seconds) / step_s)
         self.is_near = 0 < steps_left <= _NOTICE_STEPS
         if steps_left > 0:
             return False
+        if self._is_hasty:
+            self._haste_debt_s += max(0.0, self._probe_cost_s - _BUDGET * self._seconds)
+            self._is_hasty = self._pause_steps < _LAST_PAUSE_STEPS
         self._pause_steps = min(2 * self._pause_steps, _LAST_PAUSE_STEPS)
         self._rest()
         return True

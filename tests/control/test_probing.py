@@ -59,3 +59,27 @@ def test_a_surprise_shortens_the_pause_at_once() -> None:
     clock.reset()
 
     assert pause_steps(clock) == 8
+
+
+def test_haste_that_is_not_paid_for_yet_has_to_wait() -> None:
+    """Load that comes and goes every hundred steps would keep the pauses short for good."""
+    clock = ProbeClock()
+    num_steps, num_probes = 20_000, 0
+    for step in range(num_steps):
+        if step % 100 == 0:
+            clock.hasten()
+        num_probes += clock.tick(0.05, lambda: 0.03)
+
+    assert 0.03 * num_probes < 0.008 * num_steps * 0.05
+
+
+def test_haste_after_a_long_while_shortens_the_pause_at_once() -> None:
+    clock = ProbeClock()
+    for _ in range(3000):
+        clock.tick(0.05, lambda: 0.03)
+    clock.hasten()
+    steps = 1
+    while not clock.tick(0.05, lambda: 0.03):
+        steps += 1
+
+    assert steps <= 16
