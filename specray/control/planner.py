@@ -288,7 +288,7 @@ class Planner:
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
         if not left_out:
             if any(depths):
-                self._probe_clock.settle()
+                self._probe_clock.settle(self._step_s)
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         self._heed_load(offers, num_decoding)
@@ -335,7 +335,7 @@ class Planner:
         often wherever requests come and go.
         """
         less, more = sorted((num_decoding, self._probed_load))
-        if more >= _OTHER_LOAD * less:
+        if more >= _OTHER_LOAD * less and self._probe_clock.may_hasten:
             self._probed_load = num_decoding
             if any(self._plan_ahead(offers, num_decoding - len(offers)).depths):
                 self._probe_clock.hasten()

@@ -21,30 +21,33 @@ class ProbeClock:
     def __init__(self) -> None:
         self._pause_steps = _FIRST_PAUSE_STEPS
         self._num_settled = 0  # steps with nobody left out, in a row
-        self._probe_cost_s = 0.0  # of the latest
-        self._is_hasty = False  # whether pauses are short because of the load
+        self._probe_cost_s = 0.0  # of the next, by the latest prediction
+        self._is_hasty = False  # whether pauses are short because of the load alone
         self._haste_debt_s = 0.0  # what that has cost beyond the budget, and is not paid for yet
         self._rest()
 
     def reset(self) -> None:
         """What was given up is much better than thought: the next pause is a short one again."""
         self._pause_steps = _FIRST_PAUSE_STEPS
+        self._is_hasty = False
         self._rest()
 
+    @property
+    def may_hasten(self) -> bool:
+        """Whether earlier haste is paid for; load that comes and goes would make it the rule."""
+        return self._haste_debt_s <= self._probe_cost_s
+
     def hasten(self) -> None:
-        """What was given up may be better now: as `reset`, if earlier haste is paid for.
+        """What was given up may be better now: as `reset`, and `may_hasten` not before long."""
+        self.reset()
+        self._is_hasty = True
 
-        Load that comes and goes would otherwise keep the pauses short for good.
-        """
-        if self._haste_debt_s <= self._probe_cost_s:
-            self.reset()
-            self._is_hasty = True
-
-    def settle(self) -> None:
+    def settle(self, step_s: float) -> None:
         """Note a step with nobody left out; the pause that it interrupts goes on after it.
 
         After enough of them the next pause is a short one.
         """
+        self._pay(step_s)
         self._num_settled += 1
         if self._num_settled >= _SETTLED_STEPS:
             self.reset()
@@ -60,7 +63,7 @@ class ProbeClock:
         self._num_settled = 0
         self._num_steps += 1
         self._seconds += step_s
-        self._haste_debt_s = max(0.0, self._haste_debt_s - _HASTE_BUDGET * step_s)
+        self._pay(step_s)
         steps_left = float(self._pause_steps - self._num_steps)
         if step_s > 0 and steps_left <= _NOTICE_STEPS:
             budget = _BUDGET * _LAST_PAUSE_STEPS / self._pause_steps
@@ -75,6 +78,9 @@ class ProbeClock:
         self._pause_steps = min(2 * self._pause_steps, _LAST_PAUSE_STEPS)
         self._rest()
         return True
+
+    def _pay(self, step_s: float) -> None:
+        self._haste_debt_s = max(0.0, self._haste_debt_s - _HASTE_BUDGET * step_s)
 
     def _rest(self) -> None:
         self._num_steps = 0

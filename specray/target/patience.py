@@ -9,7 +9,7 @@ from specray.target.session import Session
 _PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
 _GAIN = 0.05  # of each commit, in how many are behind and how long is waited for those
 _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
-_USE_GAIN = 0.1  # of each step, in how many proposals are not worth verifying
+_USE_GAIN, _TRIAL_GAIN = 0.1, 0.2  # likewise, and of each trial, in how many are not worth it
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
@@ -33,7 +33,7 @@ class Patience:
         self._answer_share = 1.0  # of the tokens that are asked for, in such an answer
         self._refusal_rate = 0.0  # of these, how many were not worth a wait
         self._lost_rate = 0.0  # of proposals, which their step began without
-        self._unused_rate = 0.0  # of the others, which were not worth their verification
+        self._unused_rate = 0.0  # of the others, which were worth less than was thought
         self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
         self._num_refusals = 0  # since the latest wait or trial
         self._trial_pause = _FIRST_TRIAL
@@ -141,23 +141,21 @@ class Patience:
         elif num_lost == 0:
             self._lost_rate *= _GREAT_RELIEF
 
-    def observe_use(self, num_there: int, num_unused: int, *, is_trial: bool) -> None:
+    def observe_use(self, num_used: int, num_worse: int, *, is_trial: bool) -> None:
         """A step has proposals, of which some are not worth verifying by what came with them.
 
-        Those were waited for, too, and what is learnt of acceptance does not tell of them, as it
-        comes from those that are verified.
+        What is learnt of acceptance does not tell of those, as it comes from what is verified.
 
         Args:
-            num_there: proposals that were asked for.
-            num_unused: those of them that would not be verified, be it just to see.
+            num_used: proposals that were asked for, and are worth it, be it not just to see.
+            num_worse: those that are not, and would be if they were as was thought.
             is_trial: whether they were asked for just to see.
         """
-        if num_there == 0:
+        num_told = num_used + num_worse
+        if num_told == 0:
             return
-        if is_trial and num_unused == 0:
-            self._unused_rate *= _GREAT_RELIEF
-        else:
-            self._unused_rate += _USE_GAIN * (num_unused / num_there - self._unused_rate)
+        gain = _TRIAL_GAIN if is_trial else _USE_GAIN
+        self._unused_rate += gain * (num_worse / num_told - self._unused_rate)
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""

@@ -9,6 +9,7 @@ from functools import partial
 
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
+from specray.control.survival import Offer
 from specray.target.buffer import Arrival, ProposalBuffer
 from specray.target.counters import Counters
 from specray.target.offers import Offers
@@ -164,19 +165,19 @@ class Speculation:
         if self._is_plain_turn:
             return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
-        due = [session for session in sessions if session.is_due]
-        there = [session for session in due if self._has_tokens(session)]
+        due = {session.session_id for session in sessions if session.is_due}
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
+        came = due & {session.session_id for session, proposal in ready if _is_answer(proposal)}
+        self._note_due(len(due), len(came))
         if not ready:
-            self._note_due(due, there, ())
             self._stop_gap.end_step((), 0.0)
             return {}
         offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
-        plan = self._planner.plan(offers, num_others + len(sessions) - len(ready))
+        num_plain = num_others + len(sessions) - len(ready)
+        plan = self._planner.plan(offers, num_plain)
         depths = plan.depths
-        used = {s.session_id for (s, _), depth in zip(ready, depths, strict=True) if depth > 0}
-        self._note_due(due, there, used)
+        self._note_use(came, [session for session, _ in ready], offers, depths, num_plain)
         if self._planner.is_probing:
             depths = self._planner.with_probes(offers, depths)
         chosen = {}
@@ -291,23 +292,43 @@ class Speculation:
         self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
         session.is_due = False
 
-    def _has_tokens(self, session: Session) -> bool:
-        proposal = self._buffer.peek(session.session_id)
-        return proposal is not None and len(proposal.token_ids) > 0
-
-    def _note_due(
-        self, due: Sequence[Session], there: Sequence[Session], used: Collection[int]
-    ) -> None:
-        """Learn how many of the proposals that were asked for are there, and worth verifying."""
+    def _note_due(self, num_due: int, num_there: int) -> None:
+        """Learn how many of the proposals that were asked for are there."""
         num_gone, self._num_due_and_lost = self._num_due_and_lost, 0
         self._patience.observe_step(
-            len(due) + num_gone,
-            len(due) - len(there) + num_gone,
+            num_due + num_gone,
+            num_due - num_there + num_gone,
             self._num_awaited,
             is_trial=self._planner.is_probing,
         )
-        num_unused = sum(session.session_id not in used for session in there)
-        self._patience.observe_use(len(there), num_unused, is_trial=self._planner.is_probing)
+
+    def _note_use(
+        self,
+        came: Collection[int],
+        sessions: Sequence[Session],
+        offers: Sequence[Offer],
+        depths: Sequence[int],
+        num_plain: int,
+    ) -> None:
+        """Learn how many of the proposals that came are not worth verifying, unlike what was asked.
+
+        What would not be verified either if it were as good as was thought when it was asked for,
+        as there is a prefill beside it or no room, says nothing of drafts.
+        """
+        is_used = {s.session_id: depth > 0 for s, depth in zip(sessions, depths, strict=True)}
+        unused = {session_id for session_id in came if not is_used[session_id]}
+        num_worse = 0
+        if unused:
+            asked = [
+                self._offers.of_tokens(s, s.wanted_depth) if s.session_id in unused else offer
+                for s, offer in zip(sessions, offers, strict=True)
+            ]
+            plan = self._planner.plan(asked, num_plain)
+            pairs = zip(sessions, plan.depths, strict=True)
+            num_worse = sum(depth > 0 and s.session_id in unused for s, depth in pairs)
+        self._patience.observe_use(
+            len(came) - len(unused), num_worse, is_trial=self._planner.is_probing
+        )
 
     def _take(self, session: Session) -> Proposal | None:
         """The session's proposal, or else the target's own; no copy where the draft has none."""
@@ -370,6 +391,11 @@ class Speculation:
             self._patience.forget(router)  # it may never come back; if it does, with a new draft
             carried = [s for s in self._sessions.values() if s.router == router]
             self._telling.retract(router, carried)
+
+
+def _is_answer(proposal: Proposal) -> bool:
+    """Whether it has tokens that a draft proposes, not the target itself."""
+    return bool(proposal.token_ids) and proposal.source not in STOP_GAPS
 
 
 def _is_late(arrival: Arrival, session: Session) -> bool:

@@ -11,7 +11,7 @@ def pause_steps(clock: ProbeClock) -> int:
 
 def settle(clock: ProbeClock, num_steps: int) -> None:
     for _ in range(num_steps):
-        clock.settle()
+        clock.settle(0.05)
 
 
 def test_pauses_double_up_to_a_bound() -> None:
@@ -66,7 +66,7 @@ def test_haste_that_is_not_paid_for_yet_has_to_wait() -> None:
     clock = ProbeClock()
     num_steps, num_probes = 20_000, 0
     for step in range(num_steps):
-        if step % 100 == 0:
+        if step % 100 == 0 and clock.may_hasten:
             clock.hasten()
         num_probes += clock.tick(0.05, lambda: 0.03)
 
@@ -83,3 +83,26 @@ def test_haste_after_a_long_while_shortens_the_pause_at_once() -> None:
         steps += 1
 
     assert steps <= 16
+
+
+def test_haste_is_paid_for_by_steps_with_probes_and_with_nobody_left_out() -> None:
+    for pay in (lambda clock: clock.tick(0.05, lambda: 0.03), lambda clock: clock.settle(0.05)):
+        clock = ProbeClock()
+        clock.hasten()
+        for _ in range(300):
+            clock.tick(0.05, lambda: 0.03)
+        assert not clock.may_hasten
+
+        for _ in range(2000):
+            pay(clock)
+        assert clock.may_hasten
+
+
+def test_what_a_surprise_makes_short_is_no_haste() -> None:
+    clock = ProbeClock()
+    clock.hasten()
+    clock.reset()
+    for _ in range(300):
+        clock.tick(0.05, lambda: 0.03)
+
+    assert clock.may_hasten

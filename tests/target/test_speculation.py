@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specray.control.planner import PROBE_DEPTH, Planner
+from specray.control.depth import NO_LIMIT
+from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.buffer import ProposalBuffer
@@ -163,10 +164,14 @@ class World:
         del self.sessions[session.session_id]
         self.speculation.close(session.session_id)
 
-    def step(self, *, may_wait: bool = True, num_others: int = 0) -> dict[int, Proposal]:
+    def step(
+        self, *, may_wait: bool = True, num_others: int = 0, max_drafts: int = NO_LIMIT
+    ) -> dict[int, Proposal]:
         """One decode step of all sessions, and the draft's answers to its commits."""
         ids = list(self.sessions)
+        self.speculation.expect(Surroundings(max_drafts=max_drafts))
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
+        self.speculation.expect(Surroundings())
         self.num_used.append(len(chosen))
         self.speculation.learn()
         num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
@@ -394,6 +399,44 @@ def test_proposals_that_are_never_worth_verifying_are_soon_asked_for_no_more(wor
 
     assert sum(world.num_used[-400:]) < 40
     assert num_asked < 60
+
+
+def test_probes_under_load_are_not_held_against_the_draft_when_the_load_has_gone(
+    world: World,
+) -> None:
+    """Under load none is worth verifying, however good; one request alone resumes soon."""
+    world.token_s, world.latency_s = 0.010, 0.015
+
+    def run(num_steps: int) -> None:
+        for step in range(num_steps):
+            world.quality = 1.0 if step % 5 < 3 else 0.0
+            world.step()
+
+    world.open()
+    run(100)
+    others = [world.open() for _ in range(11)]
+    run(3000)
+    assert sum(world.num_used[-500:]) < 100  # probes of four
+    for session in others:
+        world.close(session)
+    run(60)
+
+    assert sum(world.num_used[-60:-40]) > 0
+    assert sum(world.num_used[-30:]) > 25
+
+
+def test_what_finds_no_room_in_a_step_is_not_held_against_the_draft(
+    world: World,
+) -> None:
+    patience = Patience()
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, patience=patience)
+    world.open()
+    world.run(60)
+    for _ in range(20):
+        world.step(max_drafts=0)
+
+    assert sum(world.num_used[-20:]) == 0
+    assert patience.chance > 0.9
 
 
 def test_a_wait_that_a_lost_draft_ended_says_nothing_of_waits(world: World) -> None:
