@@ -1,10 +1,11 @@
-"""Load up and down: draft replicas go from 1 to 3 and back, targets from 1 to 2 and back.
+"""Load up and down: drafts go from 1 to 3 and back and on to 0, targets from 1 to 2 and back.
 
     python -m loadtest.scaling --json loadtest/results/scaling-COMMIT.json
 
 Starts deployments/local-2x2.yaml with small bounds and short delays in `autoscaling_config` and
 specray's autoscaling policy, asks alone, then eight at once, then alone again, and kills the
-controller's replica while the pools are large. Its drafts recall what the target answered at depth
+controller's replica while the pools are large. Then nobody asks, until no draft is left, and at
+last one asks again, until one is back. Its drafts recall what the target answered at depth
 0 and take a given time for each proposal (`loadtest.recalling_draft`), as this machine has no room
 for drafts that are slow by themselves. Every answer is compared with that of depth 0; a difference
 counts as equal only where the two likeliest tokens are all but equally likely, as the sums of
@@ -40,9 +41,17 @@ MAX_TOKENS = 64
 NUM_PROMPTS = 12
 CLOSE_LOGITS = 1e-3  # nats
 AT_ONCE = 8
-LONGEST_S = {"quiet": 40.0, "busy": 170.0, "quiet again": 110.0}
+LONGEST_S = {
+    "quiet": 40.0,
+    "busy": 170.0,
+    "quiet again": 110.0,
+    "nobody": 90.0,
+    "asked again": 90.0,
+}
 AFTER_KILL_S = 20.0
 DRAFTS = "draft"
+POOLS = ("targets", "drafts")
+FEW = {"targets": 1, "drafts": 1}
 
 
 class Answer(NamedTuple):
@@ -70,7 +79,7 @@ def config(port: int, answers: Path, each_ms: float, accuracy: float) -> dict[st
     app["autoscaling_policy"] = {"policy_function": "specray.serve.scaling:scale_pools"}
     args = app["args"]
     args["target"]["engine_kwargs"]["max_num_seqs"] = AT_ONCE // 2
-    args["target"]["deployment_config"] = _scaled(2, args["target"]["deployment_config"])
+    args["target"]["deployment_config"] = _scaled(1, 2, args["target"]["deployment_config"])
     args["draft"] = {
         "method": "custom",
         "cpus": [0],
@@ -78,17 +87,18 @@ def config(port: int, answers: Path, each_ms: float, accuracy: float) -> dict[st
             "import_path": "loadtest.recalling_draft:Recalling",
             "kwargs": {"answers": str(answers), "accuracy": accuracy, "each_ms": each_ms},
         },
-        "deployment_config": _scaled(3, args["draft"]["deployment_config"]),
+        "deployment_config": _scaled(0, 3, args["draft"]["deployment_config"]),
     }
     args["speculation"] |= {"max_depth": 4, "max_wait_ms": 300}
     return made
 
 
-def _scaled(most: int, options: dict[str, Any]) -> dict[str, Any]:
+def _scaled(fewest: int, most: int, options: dict[str, Any]) -> dict[str, Any]:
     """A pool's options, with Serve's own autoscaling in place of a number of replicas."""
     rest = {name: value for name, value in options.items() if name != "num_replicas"}
     delays = {"upscale_delay_s": 4, "downscale_delay_s": 10}
-    return rest | {"autoscaling_config": {"min_replicas": 1, "max_replicas": most, **delays}}
+    bounds = {"min_replicas": fewest, "max_replicas": most}
+    return rest | {"autoscaling_config": {**bounds, **delays}}
 
 
 class Load:
@@ -142,6 +152,11 @@ class Load:
         """Targets and drafts that the controller last heard of."""
         heard = [at["heard"] for at in self.timeline if at["heard"] is not None]
         return (heard[-1]["targets"], heard[-1]["drafts"]) if heard else (0, 0)
+
+    def at_end_of(self, phase: str) -> dict[str, int]:
+        """What the controller last heard of in it."""
+        looks = [at["heard"] for at in self.timeline if at["phase"] == phase and at["heard"]]
+        return {pool: looks[-1][pool] for pool in POOLS} if looks else dict.fromkeys(POOLS, -1)
 
     def peak(self) -> tuple[int, int]:
         """The most of each at any time."""
@@ -248,6 +263,8 @@ def measure(load: Load, answers: Path) -> dict[str, Any]:
     num_before = len(load.timeline)
     subprocess.run([sys.executable, "-m", "specray.cli", "explain", load.url], check=True)
     load.phase("quiet again", 1, lambda: load.replicas() == (1, 1))
+    load.phase("nobody", 0, lambda: load.replicas() == (1, 0))
+    load.phase("asked again", 1, lambda: load.replicas() == (1, 1))
     if not killed:
         return {}
     after = [at for at in load.timeline[:num_before] if at["at_s"] >= killed[0]]
@@ -279,17 +296,20 @@ def main() -> int:
     result = {
         "meta": collect_meta([]) | {"command": command()},
         "config": {"each_ms": args.each_ms, "accuracy": args.accuracy, "at_once": AT_ONCE},
-        "peak": dict(zip(("targets", "drafts"), load.peak(), strict=True)),
-        "end": dict(zip(("targets", "drafts"), load.replicas(), strict=True)),
+        "peak": dict(zip(POOLS, load.peak(), strict=True)),
+        "at_end_of": {name: load.at_end_of(name) for name in LONGEST_S},
         "while_the_controller_was_replaced": orphaned,
         "requests": counts,
         "timeline": load.timeline,
     }
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({k: result[k] for k in result if k != "timeline"}, indent=1))
-    holds = (orphaned.get("fewest_targets"), orphaned.get("fewest_drafts")) == (2, 3)
+    ends = result["at_end_of"]
     is_lossless = not any(phase["failed"] or phase["different"] for phase in counts.values())
-    return 0 if is_lossless and holds and load.peak() == (2, 3) and load.replicas() == (1, 1) else 1
+    holds = (orphaned.get("fewest_targets"), orphaned.get("fewest_drafts")) == (2, 3)
+    follows = load.peak() == (2, 3) and ends["quiet again"] == ends["asked again"] == FEW
+    is_gone = ends["nobody"] == FEW | {"drafts": 0}
+    return 0 if is_lossless and holds and follows and is_gone else 1
 
 
 if __name__ == "__main__":
