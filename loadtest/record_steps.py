@@ -180,12 +180,12 @@ def make_job(
     return Job(prompt, speculating(params, cap), start=4 * (turn % 8))
 
 
-def recorded(file: Path, port: int, journal: Path) -> str:
-    """The config with the journal's path, which reaches the scheduler through vLLM."""
+def recorded(file: Path, port: int, journal: Path, module: str = THIS) -> str:
+    """The config with the journal's path, which reaches the module's scheduler through vLLM."""
     config = yaml.safe_load(file.read_text())
     config["http_options"]["port"] = port
     application = config["applications"][0]
-    application["import_path"] = f"{THIS}:build_app"
+    application["import_path"] = f"{module}:build_app"
     application["args"]["target"]["engine_kwargs"]["additional_config"] = {JOURNAL: str(journal)}
     return yaml.safe_dump(config)
 

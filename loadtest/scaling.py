@@ -153,6 +153,12 @@ class Load:
         heard = [at["heard"] for at in self.timeline if at["heard"] is not None]
         return (heard[-1]["targets"], heard[-1]["drafts"]) if heard else (0, 0)
 
+    def wanted(self, pool: str) -> int:
+        """What the controller last decided; while it is dead that would be carried out, too."""
+        heard = [at["heard"] for at in self.timeline if at["heard"] is not None]
+        wanted: int = heard[-1]["wanted"].get(pool, 0) if heard else 0
+        return wanted
+
     def at_end_of(self, phase: str) -> dict[str, int]:
         """What the controller last heard of in it."""
         looks = [at["heard"] for at in self.timeline if at["phase"] == phase and at["heard"]]
@@ -254,7 +260,7 @@ def measure(load: Load, answers: Path) -> dict[str, Any]:
     killed: list[float] = []
 
     def is_large_and_orphaned() -> bool:
-        if not killed and load.replicas() == (2, 3):
+        if not killed and load.replicas() == (2, 3) and load.wanted(DRAFTS) >= 3:
             load.kill_controller()
             killed.append(time.monotonic() - load.started)
         return bool(killed) and load.timeline[-1]["at_s"] - killed[0] > AFTER_KILL_S
@@ -308,6 +314,7 @@ def main() -> int:
     is_lossless = not any(phase["failed"] or phase["different"] for phase in counts.values())
     holds = (orphaned.get("fewest_targets"), orphaned.get("fewest_drafts")) == (2, 3)
     follows = load.peak() == (2, 3) and ends["quiet again"] == ends["asked again"] == FEW
+    follows &= ends["quiet"]["targets"] == 1 <= ends["quiet"]["drafts"]
     is_gone = ends["nobody"] == FEW | {"drafts": 0}
     return 0 if is_lossless and holds and follows and is_gone else 1
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def _compare_peers(args: argparse.Namespace) -> int:
     for name in args.only:
         results.forgive(name)
     num_left = run_pieces(peers.make_pieces(chosen, plan, results), results, _limit_s(args), say)
+    results.conclude([asdict(figure) for figure in peers_report.summarise(systems, results)])
     say(peers_report.format_markdown(systems, results))
     _say_what_is_left(num_left)
     return 0
@@ -44,12 +46,13 @@ def _compare_peers(args: argparse.Namespace) -> int:
 def _compare_networks(args: argparse.Namespace) -> int:
     plan = network.make_plan(**_plan_of(args))
     deployment = _deployment(args)
-    systems = network.make_systems(deployment)
+    systems = network.make_systems(deployment, plan)
     chosen = choose(systems, args.only)
     results = _results(args, network.KIND, deployment)
     for name in args.only:
         results.forgive(name)
-    num_left = run_pieces(network.make_pieces(chosen, plan), results, _limit_s(args), say)
+    num_left = run_pieces(network.make_pieces(chosen, plan, results), results, _limit_s(args), say)
+    results.conclude([asdict(line) for line in network_report.summarise(results)])
     say(network_report.format_markdown(results))
     if args.plots is not None:
         for path in network_report.draw(results, args.plots):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from specray.cli.bench.client import Request
@@ -90,7 +90,9 @@ def run_generation(
             yield Generation(process, log)
         finally:
             process.kill()
-            process.communicate(timeout=_STOP_TIMEOUT_S)
+            with suppress(subprocess.TimeoutExpired):  # its pipes may outlive it
+                process.communicate(timeout=_STOP_TIMEOUT_S)
+            process.wait()
 
 
 def main() -> None:

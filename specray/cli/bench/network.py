@@ -1,8 +1,10 @@
 """`specray bench --network`: what round trips and slow drafts leave of speculation.
 
 A delay line in front of the draft adds the round trip, the draft's passes are made longer, and
-both change while the service runs: see `specray.serve.simulation`. vLLM's methods draft inside the
-target, so that no network touches them: they are measured once a round.
+both change while the service runs: see `specray.serve.simulation`. Each round begins with another
+round trip, so that none is always the first of a service. vLLM's methods draft inside the target,
+so that no network touches them: they are measured once a round, at the fixed depth and on as many
+cores as a search before found best.
 """
 
 import asyncio
@@ -18,7 +20,14 @@ from typing import Any
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.deployment import Deployment, Service
 from specray.cli.bench.load import make_queues, run_workers
-from specray.cli.bench.peers import NGRAM, SystemPiece, make_settings
+from specray.cli.bench.peers import (
+    NGRAM,
+    PeersPlan,
+    make_search,
+    make_settings,
+    round_pieces,
+    search_pieces,
+)
 from specray.cli.bench.pieces import Piece
 from specray.cli.bench.plan import Cell, Plan
 from specray.cli.bench.results import Condition, Measurement, Results, Setting, measured
@@ -30,13 +39,12 @@ from specray.errors import StartupError
 
 KIND = "network"
 OFF = "off"
-_COLOCATED_DEPTH = 3
 _MAX_WAIT_MS = 200.0  # far above any wait that pays: the target decides
 _START_S = 100.0  # of our service, warm and stopped again
 _RELOAD_S = 8.0
 _RELOAD_TIMEOUT_S = 60.0
 _POLL_S = 0.2
-_SETTLE_TOKENS = 48  # of an answer that teaches the target what waiting now costs
+_SETTLE_ANSWERS, _SETTLE_TOKENS = 3, 48  # that teach the target what waiting now costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,17 @@ class NetworkPlan:
     rounds: Plan
     rtts_ms: tuple[float, ...]
     draft_shares: tuple[float, ...]  # of a verification step that a proposal takes at least
+    colocated_depths: tuple[int, ...]  # of vLLM's methods; the best is measured
+
+    @property
+    def colocated(self) -> PeersPlan:
+        """How vLLM's methods are measured."""
+        return PeersPlan(make_search(self.rounds.cells), self.rounds, self.colocated_depths)
+
+    def rtts_ms_of(self, round_number: int) -> tuple[float, ...]:
+        """All of them, in the order in which a round goes through them."""
+        first = (round_number - 1) % len(self.rtts_ms)
+        return self.rtts_ms[first:] + self.rtts_ms[:first]
 
 
 def make_plan(
@@ -67,9 +86,11 @@ def make_plan(
         rounds = Plan(
             cells, num_rounds or 1, num_answers=3, ramp_s=1.0, window_s=5.0, max_tokens=96
         )
-        return NetworkPlan(rounds, rtts_ms=(0.0, 5.0, 20.0), draft_shares=(0.6,))
+        return NetworkPlan(rounds, (0.0, 5.0, 20.0), draft_shares=(0.6,), colocated_depths=(2,))
     rounds = Plan(cells, num_rounds or 3, num_answers=3, ramp_s=2.0, window_s=8.0, max_tokens=64)
-    return NetworkPlan(rounds, rtts_ms=(0.0, 1.0, 5.0, 20.0), draft_shares=(0.0, 0.6))
+    return NetworkPlan(
+        rounds, (0.0, 1.0, 5.0, 20.0), draft_shares=(0.0, 0.6), colocated_depths=(1, 2, 4)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +113,40 @@ class Disaggregated:
 NetworkSystem = Disaggregated | VllmSystem
 
 
-def make_systems(deployment: Deployment) -> list[NetworkSystem]:
+def make_systems(deployment: Deployment, plan: NetworkPlan) -> list[NetworkSystem]:
     """Ours, and vLLM's own with the same draft and without one.
 
     Plain disaggregation is to propose, verify, propose: nothing is drafted ahead, and a target has
-    nothing of its own for what does not come. `copies` adds the latter, `ahead` both.
+    nothing of its own for what does not come. `copies` adds the latter, `ahead-alone` the former,
+    `ahead` both.
 
     Raises:
         InvalidConfigError: the deployment has no draft model.
     """
     draft_model = {"method": "draft_model", "model": deployment.draft}
-    settings = make_settings(deployment, (_COLOCATED_DEPTH,))[:1]  # leaves a core to the server
+    settings = make_settings(deployment, plan.colocated_depths)
     return [
         Disaggregated("plain", deployment, {"fan_out": 0}, has_stop_gap=False),
         Disaggregated("copies", deployment, {"fan_out": 0}, has_stop_gap=True),
+        Disaggregated("ahead-alone", deployment, {}, has_stop_gap=False),
         Disaggregated("ahead", deployment, {}, has_stop_gap=True),
         VllmSystem("vllm-draft", deployment, draft_model, settings),
         VllmSystem("vllm-ngram", deployment, NGRAM, settings),
     ]
 
 
-def make_pieces(systems: Sequence[NetworkSystem], plan: NetworkPlan) -> Iterator[Piece]:
-    """What is to be measured, in order."""
+def make_pieces(
+    systems: Sequence[NetworkSystem], plan: NetworkPlan, results: Results
+) -> Iterator[Piece]:
+    """What is to be measured, in order; the rounds ask for the search's results when they come."""
+    yield from search_pieces([s for s in systems if isinstance(s, VllmSystem)], plan.colocated)
     for number in range(1, plan.rounds.num_rounds + 1):
         for system in systems if number % 2 else list(reversed(systems)):
             if isinstance(system, Disaggregated):
                 for share in plan.draft_shares:
                     yield NetworkPiece(system, number, share, plan)
             else:
-                (setting,), cells = system.settings, plan.rounds.cells
-                yield SystemPiece(system, number, setting, cells, plan.rounds)
+                yield from round_pieces(system, number, plan.colocated, results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +197,7 @@ class NetworkPiece:
                 off = self._speeds(running, tell, max_depth=0)
                 found = self._measurements(off, f"{self.system}:{OFF}", 0.0)
                 pass_ms = self._pass_ms(off)
-                for rtt_ms in self.plan.rtts_ms:
+                for rtt_ms in self.plan.rtts_ms_of(self.round_number):
                     tell(f" a round trip of {rtt_ms:g} ms, passes of {pass_ms:.1f} ms")
                     reload(running, service, SimulationConfig(rtt_ms=rtt_ms, pass_ms=pass_ms))
                     speeds = self._speeds(running, tell, max_depth=None)
@@ -212,9 +237,11 @@ def reload(running: Running, service: Service, simulation: SimulationConfig) -> 
     """Changes what is simulated, and waits until the draft says that it is in force.
 
     Raises:
-        StartupError: it is not, after a minute.
+        StartupError: it is not, after a minute, or the service's logs can't be found.
     """
-    (logs,) = (line.removeprefix("logs: ") for line in running.lines() if line.startswith("logs: "))
+    logs = running.said("logs: ")
+    if not logs:
+        raise StartupError(f"the service does not say where its logs are; see {running.log}")
     text = simulation.announcement
     before = _count(Path(logs), text)
     service.write({"simulation": simulation.model_dump()})
@@ -235,7 +262,9 @@ async def _settle(url: str) -> None:
     endpoint = Endpoint(url)
     try:
         await endpoint.start()
-        queues = make_queues(Cell(MIXED, 2, 0.0), load_prompts(MIXED), 0, _SETTLE_TOKENS)
-        await run_workers(endpoint, [islice(queue, 1) for queue in queues], lambda _: None)
+        queues = make_queues(Cell(MIXED, 1, 0.0), load_prompts(MIXED), 0, _SETTLE_TOKENS)
+        await run_workers(
+            endpoint, [islice(queue, _SETTLE_ANSWERS) for queue in queues], lambda _: None
+        )
     finally:
         await endpoint.close()

@@ -1,21 +1,23 @@
 """What a comparison of networks comes to: a table, and curves over the round trip."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from specray.cli.bench.network import OFF
 from specray.cli.bench.plan import Cell
-from specray.cli.bench.results import Condition, Results, Setting
+from specray.cli.bench.results import SEARCH_ROUND, Condition, Results, Setting
 from specray.errors import InvalidConfigError
 
-OURS = ("plain", "copies", "ahead")
+OURS = ("plain", "copies", "ahead-alone", "ahead")
 COLOCATED = ("vllm-draft", "vllm-ngram")
+_COMPARED = ("plain", "copies", "ahead-alone")  # ahead with these
 _LABELS = {
     "plain": "disaggregated, plain",
     "copies": "plain, and the target's own copies",
+    "ahead-alone": "drafting ahead, no copies",
     "ahead": "drafting ahead, and copies",
     "vllm-draft": "vLLM draft_model (co-located)",
     "vllm-ngram": "vLLM ngram (co-located)",
@@ -24,6 +26,7 @@ _LABELS = {
 _COLOURS = {
     "plain": "#d95f02",
     "copies": "#e6ab02",
+    "ahead-alone": "#66a3c7",
     "ahead": "#1b6ca8",
     "vllm-draft": "#3a7d44",
     "vllm-ngram": "#7b5ea7",
@@ -31,32 +34,60 @@ _COLOURS = {
 }
 
 
-def format_markdown(results: Results) -> str:
-    """A line per condition: tokens per second of each system, and ahead over the others."""
-    head = ["at once", "T", "draft", "round trip", "off", *OURS]
-    head += ["ahead / plain", "ahead / copies", *COLOCATED]
-    lines = [head]
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All systems under one condition: medians over the rounds, in tokens per second."""
+
+    concurrency: int
+    temperature: float
+    draft_share: float
+    rtt_ms: float
+    tokens_per_s: dict[str, float]  # ours, without speculation, and vLLM's
+    ratios: dict[str, list[float]]  # ahead over another of ours, each over its own off, by round
+
+
+def summarise(results: Results) -> list[Line]:
+    """A line per condition that ours were measured under."""
+    lines = []
     for cell, share, rtt_ms in _conditions(results):
         condition = Condition(cell, Setting(), rtt_ms, share)
-        ratios = (_ratio(results, condition, other) for other in ("plain", "copies"))
+        speeds = {OFF: _off(results, cell)}
+        speeds |= {name: _median(results, name, [condition]) for name in OURS}
+        speeds |= {name: _colocated(results, name, cell) for name in COLOCATED}
         lines.append(
+            Line(
+                *(cell.concurrency, cell.temperature, share, rtt_ms),
+                {name: round(speed, 2) for name, speed in speeds.items() if speed is not None},
+                {other: _ratios(results, condition, other) for other in _COMPARED},
+            )
+        )
+    return lines
+
+
+def format_markdown(results: Results) -> str:
+    """A line per condition: tokens per second of each system, and ahead over the others."""
+    head = ["at once", "T", "draft", "round trip", OFF, *OURS]
+    rows = [head + [f"ahead / {other}" for other in _COMPARED] + list(COLOCATED)]
+    for line in summarise(results):
+        share = line.draft_share
+        names = (OFF, *OURS)
+        rows.append(
             [
-                str(cell.concurrency),
-                f"{cell.temperature:g}",
+                str(line.concurrency),
+                f"{line.temperature:g}",
                 f"{share:.0%} of a step" if share else "as fast as it is",
-                f"{rtt_ms:g} ms",
-                _text(_off(results, cell)),
-                *(_text(_median(results, name, [condition])) for name in OURS),
-                *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-                *(_text(_colocated(results, name, cell)) for name in COLOCATED),
+                f"{line.rtt_ms:g} ms",
+                *(_text(line.tokens_per_s.get(name)) for name in names),
+                *(_spread(line.ratios[other]) for other in _COMPARED),
+                *(_text(line.tokens_per_s.get(name)) for name in COLOCATED),
             ]
         )
-    lines += [
-        [f"{name} failed: {results.reason(name)}", *[""] * (len(head) - 1)]
+    rows += [
+        [f"{name} failed: {results.reason(name)}", *[""] * (len(rows[0]) - 1)]
         for name in results.failures
     ]
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([rows[0], "|" + "---|" * len(head), *rows[1:]])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
@@ -146,7 +177,12 @@ def _conditions(results: Results) -> list[tuple[Cell, float, float]]:
 
 
 def _median(results: Results, name: str, conditions: Iterable[Condition]) -> float | None:
-    speeds = [s for condition in conditions for s in results.speeds(name, condition).values()]
+    speeds = [
+        speed
+        for condition in conditions
+        for number, speed in results.speeds(name, condition).items()
+        if number != SEARCH_ROUND
+    ]
     return median(speeds) if speeds else None
 
 
@@ -166,18 +202,22 @@ def _colocated(results: Results, name: str, cell: Cell) -> float | None:
     return _median(results, name, [c for c in results.conditions(name) if c.cell == cell])
 
 
-def _ratio(results: Results, condition: Condition, other: str) -> float | None:
+def _ratios(results: Results, condition: Condition, other: str) -> list[float]:
     """Drafting ahead over another, each against its own service without speculation, by round."""
-    ratios = []
     off = replace(condition, rtt_ms=0.0)
     (there, there_off), (ahead, ahead_off) = (
         (results.speeds(name, condition), results.speeds(f"{name}:{OFF}", off))
         for name in (other, "ahead")
     )
-    for number in ahead.keys() & there.keys() & ahead_off.keys() & there_off.keys():
-        gain = (ahead[number] / ahead_off[number]) / (there[number] / there_off[number])
-        ratios.append(gain)
-    return median(ratios) if ratios else None
+    rounds = ahead.keys() & there.keys() & ahead_off.keys() & there_off.keys()
+    return [round((ahead[n] / ahead_off[n]) / (there[n] / there_off[n]), 3) for n in sorted(rounds)]
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    """The median, and between what the rounds lie."""
+    if len(ratios) < 2:
+        return "".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def _text(speed: float | None) -> str:

@@ -2,7 +2,7 @@
 
 First systems that have a choice of settings (a fixed depth, and on a CPU how many of the cores
 compute the model while the rest is left to the server) are tried at all, and the fastest for each
-number of requests at once is kept. Then all are measured in rounds, in turn.
+number of requests at once and temperature is kept. Then all are measured in rounds, in turn.
 """
 
 import os
@@ -39,7 +39,7 @@ class PeersPlan:
 def make_plan(
     *, is_quick: bool, temperatures: Sequence[float] = (), num_rounds: int | None = None
 ) -> PeersPlan:
-    """Quick: one greedy round, two depths. Full: three rounds, also at temperature 1.
+    """Quick: one greedy round, three depths. Full: three rounds, also at temperature 1.
 
     Args:
         is_quick: which of them.
@@ -52,13 +52,18 @@ def make_plan(
         for workload in WORKLOADS
         for concurrency in CONCURRENCIES
     )
-    tried = tuple(Cell(MIXED, concurrency, 0.0) for concurrency in CONCURRENCIES)
-    search = Plan(tried, num_rounds=1, num_answers=3, ramp_s=2.0, window_s=12.0, max_tokens=96)
+    search = make_search(cells)
     if is_quick:
         rounds = Plan(cells, num_rounds or 1, num_answers=1, ramp_s=2.0, window_s=6.0)
-        return PeersPlan(search, rounds, depths=(2, 4))
+        return PeersPlan(search, rounds, depths=(1, 2, 4))
     rounds = Plan(cells, num_rounds or 3, num_answers=1, ramp_s=2.0, window_s=10.0)
-    return PeersPlan(search, rounds, depths=(2, 3, 5))
+    return PeersPlan(search, rounds, depths=(1, 2, 3, 5))
+
+
+def make_search(cells: Sequence[Cell]) -> Plan:
+    """In which every setting is tried, for each load and temperature among these cells."""
+    tried = dict.fromkeys(Cell(MIXED, cell.concurrency, cell.temperature) for cell in cells)
+    return Plan(tuple(tried), num_rounds=1, num_answers=3, ramp_s=2.0, window_s=12.0, max_tokens=96)
 
 
 def make_systems(deployment: Deployment, depths: tuple[int, ...]) -> list[System]:
@@ -105,27 +110,37 @@ def make_pieces(
     systems: Sequence[System], plan: PeersPlan, results: Results
 ) -> Iterator["SystemPiece"]:
     """What is to be measured, in order; the rounds ask for the search's results when they come."""
+    yield from search_pieces(systems, plan)
+    for round_number in range(1, plan.rounds.num_rounds + 1):
+        for system in systems if round_number % 2 else list(reversed(systems)):
+            yield from round_pieces(system, round_number, plan, results)
+
+
+def search_pieces(systems: Sequence[System], plan: PeersPlan) -> Iterator["SystemPiece"]:
+    """Every setting of systems that have a choice."""
     for system in systems:
         for tried in system.settings if len(system.settings) > 1 else ():
             yield _piece(system, SEARCH_ROUND, tried, plan.search.cells, plan.search)
-    for round_number in range(1, plan.rounds.num_rounds + 1):
-        in_turn = systems if round_number % 2 else list(reversed(systems))
-        for system in in_turn:
-            for setting, cells in _by_setting(system, plan, results).items():
-                yield _piece(system, round_number, setting, cells, plan.rounds)
 
 
-def best_setting(
-    system: System, concurrency: int, plan: PeersPlan, results: Results
-) -> Setting | None:
-    """The setting that was fastest at so many at once; None if not all have been tried."""
+def round_pieces(
+    system: System, round_number: int, plan: PeersPlan, results: Results
+) -> Iterator["SystemPiece"]:
+    """A system's part of a round, in the settings that the search found best."""
+    for setting, cells in _by_setting(system, plan, results).items():
+        yield _piece(system, round_number, setting, cells, plan.rounds)
+
+
+def best_setting(system: System, cell: Cell, plan: PeersPlan, results: Results) -> Setting | None:
+    """The fastest at a cell's load and temperature; None if not all have been tried."""
     if len(system.settings) == 1:
         return system.settings[0]
-    (cell,) = (cell for cell in plan.search.cells if cell.concurrency == concurrency)
+    load = (cell.concurrency, cell.temperature)
+    (tried,) = (c for c in plan.search.cells if (c.concurrency, c.temperature) == load)
     found = {
-        setting: speed
+        setting: speeds[SEARCH_ROUND]  # later ones may be of the same cell
         for setting in system.settings
-        for speed in results.speeds(system.name, Condition(cell, setting)).values()
+        if SEARCH_ROUND in (speeds := results.speeds(system.name, Condition(tried, setting)))
     }
     return max(found, key=found.__getitem__) if len(found) == len(system.settings) else None
 
@@ -134,7 +149,7 @@ def _by_setting(system: System, plan: PeersPlan, results: Results) -> dict[Setti
     """The cells that a system is measured in, by how it is started for them."""
     cells: dict[Setting, list[Cell]] = {}
     for cell in filter(system.can, plan.rounds.cells):
-        setting = best_setting(system, cell.concurrency, plan, results)
+        setting = best_setting(system, cell, plan, results)
         if setting is not None:  # else the search was not finished
             cells.setdefault(setting, []).append(cell)
     return cells

@@ -13,6 +13,7 @@ from specray.cli.bench.plan import Plan
 from specray.cli.bench.runner import Row
 
 _HEADINGS = ("workload", "at once", "temperature", "off tok/s", "specray tok/s", "ratio")
+_GENERATION = {"family": "cpu family", "model": "model"}
 
 
 def collect_meta(words: Sequence[str]) -> dict[str, str]:
@@ -80,8 +81,14 @@ def _machine() -> str:
 
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+    if not cpuinfo.is_file():
+        return platform.machine()
+    facts: dict[str, str] = {}
+    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    if "model name" not in facts:
+        return platform.machine()
+    # Virtual machines hide what is sold under which name, but not the generation.
+    numbers = [f"{n} {facts[key]}" for n, key in _GENERATION.items() if key in facts]
+    return facts["model name"] + (f" ({', '.join(numbers)})" if numbers else "")

@@ -11,6 +11,11 @@ from typing import Any
 from specray.cli.bench.plan import Cell
 from specray.errors import InvalidConfigError
 
+_SAME_FOR_ALL = {
+    "config": "of another config file, or of this one before it changed",
+    "commit": "of another commit",
+    "machine": "from another machine",
+}
 SEARCH_ROUND = 0
 """The round in which settings are tried; the others are numbered from 1."""
 
@@ -70,15 +75,17 @@ class Results:
             meta: where, when, by which command and of which config file this run measures.
 
         Raises:
-            InvalidConfigError: the file is of another kind, of another config file, or no JSON.
+            InvalidConfigError: the file is no JSON, of another kind, config file or commit, or from
+                another machine: ratios between those would say nothing.
         """
         self._path = path
         self._kind = kind
         self._runs: list[dict[str, str]] = []
         self.measurements: list[Measurement] = []
         self.failures: dict[str, str] = {}  # system -> why
+        self._summary: Sequence[Mapping[str, Any]] = ()
         if path is not None and path.exists():
-            self._read(path, meta.get("config"))
+            self._read(path, meta)
         self._runs.append(dict(meta))
 
     def add(self, measurements: Iterable[Measurement]) -> None:
@@ -90,6 +97,12 @@ class Results:
         """Takes note of why a system can't be measured."""
         self.failures[system] = reason
         self._write()
+
+    def conclude(self, summary: Sequence[Mapping[str, Any]]) -> None:
+        """Takes what the measurements come to: medians and ratios, for who reads the file."""
+        self._summary = summary
+        if self.measurements:
+            self._write()
 
     def reason(self, system: str) -> str:
         """Why a system failed, in a line: of a log, the last error in it."""
@@ -123,7 +136,7 @@ class Results:
         """Whether all of these were measured in that round."""
         return all(round_number in self.speeds(system, condition) for condition in conditions)
 
-    def _read(self, path: Path, config: str | None) -> None:
+    def _read(self, path: Path, meta: Mapping[str, str]) -> None:
         try:
             content = json.loads(path.read_text("utf-8"))
         except ValueError as error:
@@ -132,14 +145,14 @@ class Results:
             raise InvalidConfigError(
                 f"{path} does not hold results of {self._kind}; name another file with --json"
             )
-        configs = {run.get("config") for run in content["runs"]} - {None, config}
-        if configs:
-            raise InvalidConfigError(
-                f"{path} holds results of another config file, or of this one before it changed; "
-                "name another file with --json"
-            )
+        for name, whose in _SAME_FOR_ALL.items():
+            if {run.get(name) for run in content["runs"]} - {None, meta.get(name)}:
+                raise InvalidConfigError(
+                    f"{path} holds results {whose}; name another file with --json"
+                )
         self._runs = content["runs"]
         self.failures = content["failures"]
+        self._summary = content.get("summary", ())
         self.measurements = [_parse(row) for row in content["measurements"]]
 
     def _write(self) -> None:
@@ -150,6 +163,7 @@ class Results:
             "kind": self._kind,
             "runs": self._runs,
             "failures": self.failures,
+            "summary": list(self._summary),
             "measurements": [_flat(measurement) for measurement in self.measurements],
         }
         partial = self._path.with_suffix(".partial")

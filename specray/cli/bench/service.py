@@ -137,8 +137,17 @@ def _lines(log: Path) -> list[str]:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while not _has_ended(process) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    # What it has left behind would slow the next one down. Until it is waited for its number is
+    # nobody else's; if somebody has done so already, it may be.
+    if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

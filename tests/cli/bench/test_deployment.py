@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from specray.cli.bench.deployment import Deployment, Service, as_flags
-from specray.cli.bench.network import Disaggregated, make_systems
+from specray.cli.bench.network import Disaggregated, make_plan, make_systems
 from specray.cli.bench.peers import make_systems as make_peers
 from specray.cli.bench.systems import SpecraySystem
 from specray.config import DraftConfig, SpeculationConfig
@@ -54,7 +54,7 @@ def test_settings_are_merged_into_the_file(deployment: Deployment, tmp_path: Pat
 def test_every_disaggregated_system_has_settings_that_hold(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    for system in make_systems(deployment):
+    for system in make_systems(deployment, make_plan(is_quick=True)):
         if isinstance(system, Disaggregated):
             content = deployment.changed(system.args, {"simulation": {}}, 8000)
             args = content["applications"][0]["args"]

@@ -21,7 +21,8 @@ from specray.cli.bench.network import (
     make_systems,
     reload,
 )
-from specray.cli.bench.network_report import draw, format_markdown
+from specray.cli.bench.network_report import draw, format_markdown, summarise
+from specray.cli.bench.peers import SystemPiece
 from specray.cli.bench.plan import Cell, Plan
 from specray.cli.bench.results import Condition, Measurement, Results, Setting, measured
 from specray.cli.bench.service import Running
@@ -31,7 +32,7 @@ from specray.errors import StartupError
 
 CELLS = (Cell("mixed", 1, 0.0), Cell("mixed", 8, 0.0))
 PLAN = NetworkPlan(
-    Plan(CELLS, num_rounds=2, num_answers=1, ramp_s=1.0, window_s=6.0), (0.0, 5.0), (0.0, 0.6)
+    Plan(CELLS, num_rounds=2, num_answers=1, ramp_s=1.0, window_s=6.0), (0.0, 5.0), (0.0, 0.6), (2,)
 )
 
 
@@ -47,25 +48,55 @@ PLAIN, AHEAD = (
 )
 
 
-def test_the_quick_plan_takes_a_quarter_of_an_hour() -> None:
+def nothing() -> Results:
+    return Results(None, "network", {})
+
+
+def test_the_quick_plan_takes_half_an_hour() -> None:
     deployment: Any = FakeDeployment()
     plan = make_plan(is_quick=True)
-    pieces = list(make_pieces(make_systems(deployment), plan))
-    ours = {"plain", "copies", "ahead"}
-    assert {piece.system for piece in pieces} == ours | {"vllm-draft", "vllm-ngram"}
-    assert sum(piece.expected_s for piece in pieces) < 900
+    results = nothing()
+    searched: set[str] = set()
+    expected_s = 0.0
+    for piece in make_pieces(make_systems(deployment, plan), plan, results):
+        expected_s += piece.expected_s
+        if isinstance(piece, SystemPiece):
+            searched.add(piece.system)
+            for cell in piece.cells:
+                found = Condition(cell, piece.setting)
+                results.add([measured(piece.system, piece.round_number, found, 1.0)])
+    assert searched == {"vllm-draft", "vllm-ngram"}
+    assert expected_s < 1800
     assert make_plan(is_quick=False).rtts_ms == (0.0, 1.0, 5.0, 20.0)
 
 
-def test_plain_is_to_propose_and_verify_and_nothing_else() -> None:
+def test_each_of_ours_has_what_its_name_says() -> None:
     deployment: Any = FakeDeployment()
-    plain, copies, ahead = make_systems(deployment)[:3]
-    assert isinstance(plain, Disaggregated)
-    assert isinstance(copies, Disaggregated)
-    assert isinstance(ahead, Disaggregated)
-    assert (plain.name, copies.name, ahead.name) == ("plain", "copies", "ahead")
-    assert [s.args["speculation"]["stop_gap"] for s in (plain, copies, ahead)] == [0, 1, 1]
-    assert [s.args["draft"]["model"].get("fan_out") for s in (plain, copies, ahead)] == [0, 0, None]
+    ours = [
+        system
+        for system in make_systems(deployment, make_plan(is_quick=True))
+        if isinstance(system, Disaggregated)
+    ]
+    found = {
+        system.name: (
+            system.args["speculation"]["stop_gap"],
+            system.args["draft"]["model"].get("fan_out"),
+        )
+        for system in ours
+    }
+    assert found == {
+        "plain": (False, 0),
+        "copies": (True, 0),
+        "ahead-alone": (False, None),
+        "ahead": (True, None),
+    }
+
+
+def test_no_round_trip_is_always_the_first() -> None:
+    plan = make_plan(is_quick=True)
+
+    assert [plan.rtts_ms_of(number)[0] for number in (1, 2, 3, 4)] == [0.0, 5.0, 20.0, 0.0]
+    assert set(plan.rtts_ms_of(3)) == set(plan.rtts_ms)
 
 
 def test_other_temperatures_replace_the_plans() -> None:
@@ -82,11 +113,11 @@ def test_another_number_of_rounds_changes_nothing_else(is_quick: bool) -> None:
 def test_every_piece_of_the_full_plan_takes_less_than_eight_minutes() -> None:
     plan = make_plan(is_quick=False)
     assert {cell.concurrency for cell in plan.rounds.cells} == {1, 4, 8}
-    assert all(piece.expected_s < 480 for piece in make_pieces([PLAIN, AHEAD], plan))
+    assert all(piece.expected_s < 480 for piece in make_pieces([PLAIN, AHEAD], plan, nothing()))
 
 
 def test_systems_take_turns() -> None:
-    pieces = list(make_pieces([PLAIN, AHEAD], PLAN))
+    pieces = list(make_pieces([PLAIN, AHEAD], PLAN, nothing()))
 
     assert [piece.title for piece in pieces] == [
         "plain: round 1",
@@ -145,7 +176,7 @@ def measure(piece: NetworkPiece, results: Results) -> None:
 
 
 def test_a_piece_measures_off_and_then_each_round_trip(services: list[FakeService]) -> None:
-    results = Results(None, "network", {})
+    results = nothing()
     piece = NetworkPiece(PLAIN, 1, 0.6, PLAN)
 
     assert not piece.is_done(results)
@@ -165,7 +196,7 @@ def test_a_piece_measures_off_and_then_each_round_trip(services: list[FakeServic
 
 
 def make_results() -> Results:
-    results = Results(None, "network", {})
+    results = nothing()
     for rtt_ms in (0.0, 5.0):
         for name, off, speed in (("plain", 20.0, 25.0 - rtt_ms), ("ahead", 10.0, 20.0 - rtt_ms)):
             condition = Condition(CELLS[0], Setting(), rtt_ms, 0.6)
@@ -182,10 +213,29 @@ def test_the_table_sets_ahead_against_plain_each_against_its_own_off() -> None:
 
     assert lines[2:4] == [
         # (20 / 10) / (25 / 20)
-        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 |  | 20.0 | 1.60 |  |  | 23.0 |",
-        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 |  | 15.0 | 1.50 |  |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 0 ms | 15.0 | 25.0 |  |  | 20.0 | 1.60 |  |  |  | 23.0 |",
+        "| 1 | 0 | 60% of a step | 5 ms | 15.0 | 20.0 |  |  | 15.0 | 1.50 |  |  |  | 23.0 |",
     ]
     assert lines[4].startswith("| vllm-draft failed: no weights |")
+
+
+def test_the_search_for_vllms_settings_is_no_round() -> None:
+    results = make_results()
+    results.add([measured("vllm-ngram", 0, Condition(CELLS[0], Setting(3)), 99.0)])
+
+    assert summarise(results)[0].tokens_per_s["vllm-ngram"] == 23.0
+
+
+def test_the_table_says_between_what_the_rounds_lie() -> None:
+    results = make_results()
+    condition = Condition(CELLS[0], Setting(), 0.0, 0.6)
+    for name, off, speed in (("plain", 20.0, 20.0), ("ahead", 10.0, 20.0)):
+        results.add(
+            [measured(name, 2, condition, speed), measured(f"{name}:off", 2, condition, off)]
+        )
+
+    assert "| 1.80 (1.60 to 2.00) |" in format_markdown(results)
+    assert summarise(results)[0].ratios["plain"] == [1.6, 2.0]
 
 
 def test_curves_are_drawn_for_each_slowness(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from specray.cli.bench.peers import best_setting, make_pieces, make_plan, make_s
 from specray.cli.bench.peers_report import format_markdown, summarise
 from specray.cli.bench.pieces import run_pieces
 from specray.cli.bench.plan import Cell, Plan
-from specray.cli.bench.results import Results, Setting
+from specray.cli.bench.results import Condition, Results, Setting, measured
 from specray.cli.bench.systems import Speeds, System
 from specray.cli.bench.workloads import WORKLOADS
 
 PLAN = make_plan(is_quick=True)
 FULL = make_plan(is_quick=False)
+ALONE, EIGHT = Cell("chat", 1, 0.0), Cell("chat", 8, 0.0)
 
 
 @dataclass
@@ -67,7 +68,8 @@ def test_other_temperatures_replace_the_plans() -> None:
 
     assert {cell.temperature for cell in FULL.rounds.cells} == {0.0, 1.0}
     assert set(greedy.rounds.cells) == {c for c in FULL.rounds.cells if c.temperature == 0.0}
-    assert greedy.search == FULL.search
+    assert {cell.temperature for cell in FULL.search.cells} == {0.0, 1.0}
+    assert {cell.temperature for cell in greedy.search.cells} == {0.0}
 
 
 def test_another_number_of_rounds_changes_nothing_else() -> None:
@@ -79,9 +81,31 @@ def test_each_load_gets_its_best_depth(systems: list[System], results: Results) 
 
     ngram = systems[1]
     assert isinstance(ngram, FakeSystem)
-    assert best_setting(ngram, 1, PLAN, results) == Setting(4)
-    assert best_setting(ngram, 8, PLAN, results) == Setting(2)
+    assert best_setting(ngram, ALONE, PLAN, results) == Setting(4)
+    assert best_setting(ngram, EIGHT, PLAN, results) == Setting(2)
     assert ngram.runs == [(2, 0, 2), (4, 0, 2), (4, 0, 3), (2, 0, 3)]
+
+
+def test_each_temperature_gets_its_best_depth(results: Results) -> None:
+    def deep_is_fast_if_greedy(cell: Cell, depth: int | None) -> float:
+        return float(depth or 0) if cell.temperature == 0 else 10.0 - float(depth or 0)
+
+    ngram: System = FakeSystem("vllm-ngram", deep_is_fast_if_greedy, (Setting(2), Setting(4)))
+    run_pieces(make_pieces([ngram], FULL, results), results, None, lambda _: None)
+
+    assert best_setting(ngram, ALONE, FULL, results) == Setting(4)
+    assert best_setting(ngram, replace(ALONE, temperature=1.0), FULL, results) == Setting(2)
+
+
+def test_the_rounds_do_not_change_what_the_search_found(results: Results) -> None:
+    """Where both measure the same cell, too."""
+    cell = PLAN.search.cells[0]
+    plan = replace(PLAN, rounds=replace(PLAN.rounds, cells=(cell,)))
+    deep: System = FakeSystem("vllm-ngram", deep_is_fast_alone, (Setting(2), Setting(4)))
+    run_pieces(make_pieces([deep], plan, results), results, None, lambda _: None)
+    results.add([measured("vllm-ngram", 1, Condition(cell, Setting(4)), 1.0)])
+
+    assert best_setting(deep, cell, plan, results) == Setting(4)
 
 
 def test_a_search_that_is_not_finished_chooses_nothing(
@@ -90,7 +114,7 @@ def test_a_search_that_is_not_finished_chooses_nothing(
     pieces = make_pieces([systems[1]], PLAN, results)
     next(pieces).measure(lambda _: None)
 
-    assert best_setting(systems[1], 1, PLAN, results) is None
+    assert best_setting(systems[1], ALONE, PLAN, results) is None
     assert list(pieces)[1:] == []  # but for the other depth's search
 
 

@@ -26,6 +26,8 @@ class FakePiece:
     clock: Clock
     expected_s: float = 100.0
     error: Exception | None = None
+    num_tries: int = 0
+    num_failures: int = 1_000  # tries that fail, if there is an error
 
     @property
     def title(self) -> str:
@@ -36,7 +38,8 @@ class FakePiece:
 
     def measure(self, tell: Callable[[str], None]) -> list[Measurement]:
         self.clock.now += self.expected_s
-        if self.error is not None:
+        self.num_tries += 1
+        if self.error is not None and self.num_tries <= self.num_failures:
             raise self.error
         return [measured(self.system, self.round_number, CONDITION, 10.0)]
 
@@ -91,6 +94,23 @@ def test_a_system_that_fails_is_left_out_and_the_rest_goes_on(
     results.forgive("a")
     run_pieces(pieces[1:], results, None, lines.append, clock)
     assert ran(results) == [("b", 1), ("a", 2)]
+
+
+def test_nothing_is_tried_again_that_would_end_too_late(clock: Clock, results: Results) -> None:
+    piece = FakePiece("a", 1, clock, error=StartupError("a port was taken"))
+
+    assert run_pieces([piece], results, 150.0, lambda _: None, clock) == 1
+    assert piece.num_tries == 1
+    assert results.failures == {}
+
+
+def test_a_system_that_fails_once_is_tried_again(clock: Clock, results: Results) -> None:
+    piece = FakePiece("a", 1, clock, error=StartupError("a port was taken"), num_failures=1)
+
+    run_pieces([piece], results, None, lambda _: None, clock)
+
+    assert ran(results) == [("a", 1)]
+    assert results.failures == {}
 
 
 def test_a_fault_of_ours_is_not_taken_for_the_systems(clock: Clock, results: Results) -> None:

@@ -58,13 +58,34 @@ def test_results_of_another_kind_are_not_mixed_in(tmp_path: Path) -> None:
         Results(path, "network", META)
 
 
-def test_results_of_another_config_file_are_not_mixed_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config", "results of another config file"),
+        ("commit", "results of another commit"),
+        ("machine", "results from another machine"),
+    ],
+)
+def test_results_that_say_nothing_beside_ours_are_not_mixed_in(
+    tmp_path: Path, name: str, message: str
+) -> None:
     path = tmp_path / "peers.json"
-    Results(path, "peers", META | {"config": "a"}).add([])
-    Results(path, "peers", META | {"config": "a"}).add([])
+    Results(path, "peers", META | {name: "a"}).add([])
+    Results(path, "peers", META | {name: "a"}).add([])
 
-    with pytest.raises(InvalidConfigError, match="results of another config file"):
-        Results(path, "peers", META | {"config": "b"})
+    with pytest.raises(InvalidConfigError, match=message):
+        Results(path, "peers", META | {name: "b"})
+
+
+def test_what_the_measurements_come_to_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    results = Results(path, "peers", META)
+    results.conclude([])
+    assert not path.exists()  # as there is nothing to conclude from
+    results.add([measured("vllm", 1, ALONE, 17.5)])
+    results.conclude([{"system": "vllm", "tokens_per_s": 17.5}])
+
+    assert json.loads(path.read_text())["summary"] == [{"system": "vllm", "tokens_per_s": 17.5}]
 
 
 def test_what_is_no_json_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from specray.cli import serve
@@ -39,6 +40,27 @@ def test_the_url_is_yielded_and_the_service_is_stopped(tmp_path: Path) -> None:
         assert not note.exists()
 
     assert note.read_text() == "stopped in order"
+
+
+FORGETFUL = """
+import pathlib, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+print("ready: http://127.0.0.1:1234", flush=True)
+signal.pause()
+"""
+
+
+def test_what_a_service_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+    """It would slow the next measurement down."""
+    note = tmp_path / "note"
+    with run_service("unused", [sys.executable, "-c", FORGETFUL, str(note)]):
+        child = psutil.Process(int(note.read_text()))
+        assert child.is_running()
+
+    psutil.wait_procs([child], timeout=10.0)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_service_is_stopped_when_the_measurement_fails(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""From the end of a verification to the start of the next, in the engine's process, on hits.
+
+    python -m loadtest.turnaround --json loadtest/results/turnaround-COMMIT.json
+
+Starts `deployments/local-hybrid.yaml` with a scheduler that writes each turnaround down, and sends
+it the bench's prompts, one at a time and eight. A hit is a step that verifies a draft's proposal
+and was not held back for any: what lies between is to take in the tokens, to tell drafts, to choose
+depths, and vLLM's own scheduling.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from loadtest import record_steps
+from loadtest.record_steps import CappedEndpoint, recorded, work
+from specray.cli import main as specray
+from specray.cli import serve
+from specray.cli.bench.report import collect_meta
+from specray.cli.bench.service import run_service
+from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.serve import app, settings
+from specray.target.scheduler import SpeculativeScheduler
+
+THIS = "loadtest.turnaround"
+UNCAPPED = (None,)
+BOUND_S = 0.0015
+SIZES = (1, 8)  # requests at once
+GREEDY = (0.0,)
+
+
+class TimingScheduler(SpeculativeScheduler):
+    """Keeps a journal of turnarounds on hits: requests in the step, seconds."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        self._file = Path(vllm_config.additional_config[record_steps.JOURNAL])
+
+    def _observe_turnaround(self) -> None:
+        hits = self._speculation._counters.stats.turnaround_time
+        count, sum_s = hits.count, hits.sum_s
+        super()._observe_turnaround()
+        if hits.count > count:
+            with self._file.open("a") as file:
+                file.write(f"[{self._step.load.num_requests}, {hits.sum_s - sum_s:.7f}]\n")
+
+
+def build_app(args: dict[str, Any]) -> Any:
+    settings.SCHEDULER_CLS = f"{THIS}.TimingScheduler"
+    return app.build_app(args)
+
+
+def num_lines(journal: Path) -> int:
+    return len(journal.read_text().splitlines())
+
+
+async def load(url: str, seconds: float, journal: Path) -> list[int]:
+    """Returns how many lines the journal had after each number at once."""
+    ends = []
+    endpoint = CappedEndpoint(url)
+    await endpoint.start()
+    endpoint.follow(UNCAPPED)
+    prompts = [prompt for workload in WORKLOADS for prompt in load_prompts(workload)]
+    turns = itertools.count()
+    for size in SIZES:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(size):
+                workers.create_task(work(endpoint, prompts, turns, seconds, GREEDY))
+        ends.append(num_lines(journal))
+    await endpoint.close()
+    return ends
+
+
+def summary(size: int, turnarounds_s: list[float]) -> dict[str, float]:
+    """What a step of so many requests took, in milliseconds."""
+    return {
+        "requests": size,
+        "hits": len(turnarounds_s),
+        "median_ms": round(1e3 * median(turnarounds_s), 3),
+        "p95_ms": round(1e3 * quantiles(turnarounds_s, n=20)[-1], 3),
+        "share_within_1.5_ms": round(
+            sum(s <= BOUND_S for s in turnarounds_s) / len(turnarounds_s), 3
+        ),
+    }
+
+
+def main() -> None:
+    if sys.argv[1:2] == [record_steps.SERVE]:
+        serve._BUILDER = f"{THIS}:build_app"
+        specray(["serve", sys.argv[2]])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path("deployments/local-hybrid.yaml"))
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each number at once")
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    command = " ".join([f"python -m {THIS}", *sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as folder:
+        journal, config = Path(folder) / "journal", Path(folder) / "timed.yaml"
+        journal.touch()
+        config.write_text(recorded(args.config, args.port, journal, THIS))
+        with run_service(
+            str(config), [sys.executable, "-m", THIS, record_steps.SERVE, str(config)]
+        ) as url:
+            ends = asyncio.run(load(url, args.seconds, journal))
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    rows = []
+    for size, start, end in zip(SIZES, (0, *ends), ends, strict=False):
+        found = [seconds for requests, seconds in lines[start:end] if requests == size]
+        rows += [summary(size, found)] if len(found) > 1 else []
+    result = {"meta": collect_meta([]) | {"command": command}, "rows": rows}
+    args.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
