@@ -168,7 +168,7 @@ def likeliest(
     """Ours, once the probabilities have been learnt from the steps before."""
     model = OutcomeModel()
     for step in steps:
-        p = model.probabilities(step.flight, sampling)
+        p = model.probabilities(step.flight, sampling, verified_rate=1.0)
         best = np.argsort(-p, axis=None)[:budget]
         rows, columns = np.unravel_index(best, p.shape)
         ids = step.flight.candidates.token_ids

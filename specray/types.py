@@ -47,6 +47,7 @@ class OpenSession:
     request_id: str = ""  # as the client, or Ray Serve, named the request; for logs and traces
     traceparent: str = ""  # the target's span, as W3C writes it; empty if it is not traced
     tenant: str = ""  # whom the request is for: drafts share their time fairly between tenants
+    target: str = ""  # the engine that verifies: drafts learn the pace of each
 
 
 class Accepted(NamedTuple):

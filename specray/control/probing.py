@@ -24,6 +24,7 @@ class ProbeClock:
         self._probe_cost_s = 0.0  # of the next, by the latest prediction
         self._is_hasty = False  # whether pauses are short because of the load alone
         self._haste_debt_s = 0.0  # what that has cost beyond the budget, and is not paid for yet
+        self._num_steps, self._seconds = 0, 0.0  # with somebody left out, since the latest probe
         self._rest()
 
     def reset(self) -> None:
@@ -38,9 +39,14 @@ class ProbeClock:
         return self._haste_debt_s <= self._probe_cost_s
 
     def hasten(self) -> None:
-        """What was given up may be better now: as `reset`, and `may_hasten` not before long."""
+        """What was given up may be better now: the pause that runs is a short one.
+
+        It goes on: load that changes all the time would otherwise begin it anew for ever.
+        """
+        steps = min(self._num_steps, _FIRST_PAUSE_STEPS - _NOTICE_STEPS)
+        seconds = self._seconds
         self.reset()
-        self._is_hasty = True
+        self._is_hasty, self._num_steps, self._seconds = True, steps, seconds
 
     def settle(self, step_s: float) -> None:
         """Note a step with nobody left out; the pause that it interrupts goes on after it.

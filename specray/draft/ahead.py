@@ -25,11 +25,11 @@ from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
-from specray.draft.pace import Rhythm
+from specray.draft.pace import Rhythms, answer_depth
 from specray.draft.rollout import Draft
 from specray.types import Commit, Proposal, TruncatedDistributions
 
-_TRIAL_PERIOD = 16  # every so many answers that would not be in time, one is sent all the same
+_MOSTLY = 0.5  # of answers that are in time, from which on they are worth it
 _NO_CANDIDATES = TruncatedDistributions(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
 
 
@@ -56,7 +56,7 @@ class DraftAhead:
             clock: in seconds.
         """
         self._clock = clock
-        self._rhythm = Rhythm()
+        self._rhythms = Rhythms()
         self.is_on = fan_out > 0
         self._fan_out = fan_out
         self.outcomes = OutcomeModel()
@@ -64,7 +64,6 @@ class DraftAhead:
         self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator, clock)
         self._max_length = min(model.max_positions, pool.capacity)
         self._followed: dict[int, Followed] = {}
-        self._num_late = 0
 
     # The life of a proposal.
 
@@ -72,14 +71,14 @@ class DraftAhead:
         """Begins to prepare for what becomes of an answer that is sent now."""
         if self.is_on and draft.candidates is not None:
             flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
-            self._begin(Followed(session, flight, len(draft.token_ids) - 1, is_answered=True))
+            self._begin(session, flight, len(draft.token_ids) - 1, is_answered=True)
 
     def follow(self, session: ModelSession, token_ids: Sequence[int]) -> None:
         """Begins to prepare for what becomes of an answer that somebody else has sent."""
         self.drop(session.session_id)
         if self.is_on and session.depth > 0:
             flight = InFlight(tuple(token_ids), _NO_CANDIDATES, was_ahead=False)
-            self._begin(Followed(session, flight, 0, is_answered=True))
+            self._begin(session, flight, 0, is_answered=True)
 
     def is_answered(self, session_id: int) -> bool:
         """Whether the target has, or will have, an answer to the session's last commit."""
@@ -97,14 +96,14 @@ class DraftAhead:
         followed = self._followed.get(session.session_id)
         if followed is not None:
             return followed.is_answered
-        if not self.is_on or self.outcomes.verified_rate(was_ahead=False) >= 0.5:
+        rhythm = self._rhythms.of(session.target)
+        if not self.is_on or rhythm.verified_rate(was_ahead=False) >= _MOSTLY:
             return False
-        self._num_late += 1
-        is_trial = self._num_late % _TRIAL_PERIOD == 0 or session.is_resumed
+        is_trial = rhythm.takes_trial() or session.is_resumed
         if is_trial or len(session) >= self._max_length:
             return False
         flight = InFlight((), _NO_CANDIDATES, was_ahead=False)
-        self._begin(Followed(session, flight, 0, is_answered=True))
+        self._begin(session, flight, 0, is_answered=True)
         return True
 
     def answer_depth(self, sessions: Sequence[ModelSession]) -> int:
@@ -114,10 +113,13 @@ class DraftAhead:
             return most
         survivals = [self.outcomes.survival_rate(session.sampling) for session in sessions]
         now_s = self._clock()
-        ages_s = (now_s - followed.began_s for followed in self._followed.values())
-        num_sessions = len(sessions) + sum(self._rhythm.is_running(age_s) for age_s in ages_s)
-        pass_s = self._pass.expected_s(len(sessions))
-        return self._rhythm.answer_depth(most, survivals, num_sessions, pass_s)
+        rhythms = [self._rhythms.of(session.target) for session in sessions]
+        rhythms += [
+            followed.rhythm
+            for followed in self._followed.values()
+            if followed.rhythm.is_running(now_s - followed.began_s)
+        ]
+        return answer_depth(most, survivals, rhythms, self._pass.expected_s(len(sessions)))
 
     def take_partial(self, session: ModelSession) -> Proposal | None:
         """What there is of a continuation whose outcome came before it was sent."""
@@ -146,9 +148,11 @@ class DraftAhead:
         num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
         if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
-            self.outcomes.observe(
-                flight, commit.token_ids, session.sampling, was_sent=followed.is_answered
-            )
+            self.outcomes.observe(flight, commit.token_ids, session.sampling)
+            if followed.is_answered:
+                followed.rhythm.observe_verification(
+                    flight.token_ids, commit.token_ids, was_ahead=flight.was_ahead
+                )
             chosen = followed.branches.pop((num_accepted, added), None)
             if commit.depth > 0:
                 if chosen is not None and chosen.token_ids:
@@ -181,11 +185,11 @@ class DraftAhead:
     def _observe_times(self, followed: Followed, commit: Commit) -> None:
         was_ahead = followed.flight.was_ahead
         if commit.depth > 0:
-            self._rhythm.observe_flight(
+            followed.rhythm.observe_flight(
                 self._clock() - followed.began_s, len(commit.token_ids), was_ahead=was_ahead
             )
         if was_ahead and not followed.is_rest:  # a rest has been there since before
-            self._rhythm.observe_continuation(is_in_time=not commit.was_late)
+            followed.rhythm.observe_continuation(is_in_time=not commit.was_late)
 
     def _promote(self, branch: Branch, reserve: Callable[[int], bool]) -> None:
         session, num_own = branch.session, len(branch.token_ids)
@@ -196,7 +200,7 @@ class DraftAhead:
         token_ids = tuple(branch.token_ids)
         session.set_cached(len(session), ahead=token_ids[:-1])
         flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
-        self._begin(Followed(session, flight, num_own - 1, is_answered=branch.is_sent))
+        self._begin(session, flight, num_own - 1, is_answered=branch.is_sent)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
         """Follows what is left, also at the target, when that has added a proposed token."""
@@ -209,11 +213,21 @@ class DraftAhead:
         rest = flight.candidates.rest(start)
         is_there = followed.is_answered
         flight = InFlight(token_ids, rest, was_ahead=is_there)
-        self._begin(Followed(session, flight, num_fed, is_answered=is_there, is_rest=True))
+        self._begin(session, flight, num_fed, is_answered=is_there, is_rest=True)
 
-    def _begin(self, followed: Followed) -> None:
-        followed.began_s = self._clock()
-        self._followed[followed.session.session_id] = followed
+    def _begin(
+        self,
+        session: ModelSession,
+        flight: InFlight,
+        num_fed: int,
+        *,
+        is_answered: bool,
+        is_rest: bool = False,
+    ) -> None:
+        rhythm, now_s = self._rhythms.of(session.target), self._clock()
+        self._followed[session.session_id] = Followed(
+            session, flight, num_fed, is_answered, rhythm, is_rest=is_rest, began_s=now_s
+        )
 
     def _release(self, followed: Followed) -> None:
         for branch in followed.branches.values():
@@ -237,7 +251,7 @@ class DraftAhead:
             if not followed.is_answered:
                 continue  # its tokens, on which rows depend, have yet to leave
             elapsed_s = now_s - followed.began_s
-            left_s = self._rhythm.left_s(elapsed_s, was_ahead=followed.flight.was_ahead)
+            left_s = followed.rhythm.left_s(elapsed_s, was_ahead=followed.flight.was_ahead)
             if left_s < self._pass.expected_s(1):
                 unsent = (b for b in followed.branches.values() if b.token_ids and not b.is_sent)
                 sent += [branch.send() for branch in unsent]
@@ -247,6 +261,6 @@ class DraftAhead:
                 least_left_s = min(least_left_s, left_s)
         complete = self._pass.run(growing, least_left_s)
         if complete is not None:
-            self._rhythm.observe_pass()
+            self._rhythms.observe_pass()
             return sent + complete
         return sent or None

@@ -8,6 +8,7 @@ from specray.draft.attention import CachedRow
 from specray.draft.branch import Branch
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import Floats, InFlight, Outcome
+from specray.draft.pace import Rhythm
 from specray.types import TruncatedDistributions
 
 
@@ -19,12 +20,18 @@ class Followed:
     flight: InFlight
     num_fed: int  # of the flight's tokens: their keys and values are the session's
     is_answered: bool  # the target has the flight's proposal
+    rhythm: Rhythm  # of the session's target
     branches: dict[tuple[int, int], Branch] = field(default_factory=dict)
     left_out: frozenset[Outcome] = frozenset()
     takes_bonus: bool = True  # there is room to compute what follows the flight's last token
     probabilities: Floats | None = None  # of the flight's outcomes, once they were asked for
     is_rest: bool = False  # the flight's tokens are what is left of an earlier one
     began_s: float = 0.0  # when the flight's proposal was answered
+
+    @property
+    def verified_rate(self) -> float:
+        """How often a proposal like the flight's is there when its step begins."""
+        return self.rhythm.verified_rate(was_ahead=self.flight.was_ahead)
 
     @property
     def stop(self) -> int:

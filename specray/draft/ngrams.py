@@ -16,6 +16,7 @@ import numpy as np
 
 from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
+from specray.draft.pace import Rhythm, Rhythms
 from specray.draft.session import Session, unknown_session
 from specray.models.ngrams import NgramModel
 from specray.types import Commit, OpenSession, Proposal
@@ -34,6 +35,7 @@ class _State:
     """A session, and what is in flight for it."""
 
     session: Session
+    rhythm: Rhythm  # of the session's target
     flight: InFlight | None = None  # what the target has to verify
     is_answered: bool = False  # it was sent ahead
     ahead: dict[Outcome, Proposal] = field(default_factory=dict)
@@ -45,6 +47,9 @@ class _State:
         num_accepted = len(commit.token_ids) - 1
         if flight and commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
             outcomes.observe(flight, commit.token_ids, self.session.sampling)
+            self.rhythm.observe_verification(
+                flight.token_ids, commit.token_ids, was_ahead=flight.was_ahead
+            )
         sent = ahead.get((len(self.session), commit.token_ids[-1])) if commit.depth else None
         self.flight, self.is_answered, self.left_out = None, sent is not None, ()
         return sent
@@ -59,6 +64,7 @@ class NgramProposer:
         None at 0: then it answers commits only.
         """
         self.outcomes = OutcomeModel()
+        self._rhythms = Rhythms()
         self._drawing = NgramDrawing(ngrams, rng)
         self._fan_out = fan_out
         self._states: dict[int, _State] = {}
@@ -67,7 +73,8 @@ class NgramProposer:
 
     def open(self, session: OpenSession) -> None:
         """Follows the session; raises SessionRejectedError when it has no tokens."""
-        self._states[session.session_id] = _State(Session(session))
+        rhythm = self._rhythms.of(session.target)
+        self._states[session.session_id] = _State(Session(session), rhythm)
 
     def commit(self, commit: Commit) -> None:
         """Extends a session; raises SessionRejectedError after a missed commit."""
@@ -157,7 +164,8 @@ class NgramProposer:
             yield after
 
     def _choices(self, state: _State, flight: InFlight) -> Iterator[_Choice]:
-        probabilities = self.outcomes.probabilities(flight, state.session.sampling)
+        rate = state.rhythm.verified_rate(was_ahead=flight.was_ahead)
+        probabilities = self.outcomes.probabilities(flight, state.session.sampling, rate)
         rows, columns = np.nonzero(probabilities >= _LEAST_PROBABILITY)
         for num_accepted, column in zip(rows.tolist(), columns.tolist(), strict=True):
             added = int(flight.candidates.token_ids[num_accepted, column])

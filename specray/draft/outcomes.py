@@ -76,21 +76,22 @@ class OutcomeModel:
 
     def __init__(self) -> None:
         self._tables: dict[int, _Tables] = defaultdict(_Tables)
-        # Whether a proposal is verified at all: one that answers a commit may come too late.
-        self._verified = {was_ahead: _Frequencies(np.array([0.7])) for was_ahead in (True, False)}
-
-    def verified_rate(self, *, was_ahead: bool) -> float:
-        """How often proposals of a kind are there when their step begins."""
-        return float(self._verified[was_ahead].rates[0])
 
     def survival_rate(self, sampling: SamplingSettings) -> float:
         """How often a proposed token is accepted that all before it were."""
         return float(self._table(sampling).any_survival.rates[0])
 
-    def probabilities(self, flight: InFlight, sampling: SamplingSettings) -> Floats:
+    def probabilities(
+        self, flight: InFlight, sampling: SamplingSettings, verified_rate: float
+    ) -> Floats:
         """Of each candidate to be added after so many accepted tokens: [candidates, support].
 
         The proposed tokens themselves are 0: what is proposed behind them has been sent.
+
+        Args:
+            flight: What may be verified.
+            sampling: How the target samples.
+            verified_rate: How often such a proposal is there when its step begins.
         """
         tables = self._table(sampling)
         probabilities = np.zeros(flight.candidates.probabilities.shape)
@@ -107,11 +108,11 @@ class OutcomeModel:
             # Without verification the first token is replaced alike, and none is accepted.
             reached *= survival
             if row == 0:
-                reached *= self.verified_rate(was_ahead=flight.was_ahead)
+                reached *= verified_rate
         return probabilities
 
-    def reach(self, flight: InFlight, sampling: SamplingSettings) -> float:
-        """The probability that the whole proposal is accepted."""
+    def reach(self, flight: InFlight, sampling: SamplingSettings, verified_rate: float) -> float:
+        """The probability that the whole proposal is accepted; see `probabilities`."""
         tables, reached = self._table(sampling), 1.0
         for token_id, ids, q in zip(
             flight.token_ids,
@@ -122,7 +123,7 @@ class OutcomeModel:
             confidence, _ = _without(token_id, ids, q)
             reached *= float(tables.survival.rates[_confidence_bucket(confidence)])
         if flight.token_ids:
-            reached *= self.verified_rate(was_ahead=flight.was_ahead)
+            reached *= verified_rate
         return reached
 
     def observe(
@@ -130,13 +131,9 @@ class OutcomeModel:
         flight: InFlight,
         committed: Sequence[int],
         sampling: SamplingSettings,
-        *,
-        was_sent: bool = True,
     ) -> None:
         """Learns from a commit that agrees with the proposal, but for its last token."""
-        tables, num_accepted = self._table(sampling), len(committed) - 1
-        if was_sent and flight.token_ids and committed[0] == flight.token_ids[0]:
-            self._verified[flight.was_ahead].observe(np.ones(1), np.array([num_accepted > 0]))
+        tables = self._table(sampling)
         for row, token_id in enumerate(committed[: len(flight.candidates)]):
             ids, q = flight.candidates.token_ids[row], flight.candidates.probabilities[row]
             if row == len(flight.token_ids):

@@ -104,7 +104,9 @@ class PassPlan:
         """
         num_kept, num_begun = 0.0, 0
         for followed in feedable:
-            reach = self._outcomes.reach(followed.flight, followed.session.sampling)
+            reach = self._outcomes.reach(
+                followed.flight, followed.session.sampling, followed.verified_rate
+            )
             num_kept += self.fan_out * reach
             num_tokens = followed.num_to_feed
             if num_tokens == 1 or self._cost.expected_s(num_tokens) <= left_s:
@@ -126,7 +128,9 @@ class PassPlan:
         for followed in sessions:
             flight, session = followed.flight, followed.session
             if followed.probabilities is None:
-                followed.probabilities = self._outcomes.probabilities(flight, session.sampling)
+                followed.probabilities = self._outcomes.probabilities(
+                    flight, session.sampling, followed.verified_rate
+                )
             rows, columns = np.nonzero(followed.probabilities >= _LEAST_PROBABILITY)
             for k, column in zip(rows.tolist(), columns.tolist(), strict=True):
                 added = int(flight.candidates.token_ids[k, column])

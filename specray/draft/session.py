@@ -17,6 +17,7 @@ class Session:
         "is_resumed",
         "sampling",
         "session_id",
+        "target",
         "tenant",
         "token_ids",
     )
@@ -29,6 +30,7 @@ class Session:
             raise SessionRejectedError(f"session {opened.session_id} is opened without tokens")
         self.session_id = opened.session_id
         self.tenant = opened.tenant
+        self.target = opened.target
         self.sampling = opened.sampling
         self.token_ids = list(opened.token_ids)
         self.depth = min(opened.depth, MAX_DEPTH)

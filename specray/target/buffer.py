@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-
-from specray.config import MAX_FAN_OUT, MAX_SUPPORT
-from specray.types import Proposal, TruncatedDistributions
+from specray.config import MAX_FAN_OUT
+from specray.target.soundness import are_drawn
+from specray.types import Proposal
 
 _LOOKED_UP_PER_TOKEN = 5  # continuations held for each number of accepted tokens, beside a model's
-_SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 
 
 class Verdict(Enum):
@@ -158,23 +156,34 @@ class ProposalBuffer:
 
     def offer(self, proposal: Proposal, router: str) -> Verdict:
         """Keep a router's proposal if it may still be of use; one beyond the depth is invalid."""
-        is_valid = self.is_valid(proposal)  # outside the lock: the engine's thread waits for it
+        (verdict,) = self.offer_all((proposal,), router)
+        return verdict
+
+    def offer_all(self, proposals: Sequence[Proposal], router: str) -> list[Verdict]:
+        """`offer` for each of a frame, judged together: drafts send several for each session."""
+        are_valid = self._are_valid(proposals)  # outside the lock: the engine's thread waits for it
         with self._changed:
-            session = self._sessions.get(proposal.session_id)
-            if session is None or session.router != router:
-                return Verdict.STALE
-            verdict = self._judge(session, proposal) if is_valid else Verdict.INVALID
-            session.is_alive |= is_valid
-            if is_valid and proposal.token_ids and session.was_at(proposal):
-                session.answered_position = max(session.answered_position, proposal.position)
-            if is_valid and proposal.covers_outcomes:
-                session.note_coverage(proposal.position)
-            if verdict is Verdict.KEPT:
-                self._keep(session, proposal)
-                self._changed.notify_all()
-            elif verdict is Verdict.LATE and self._keep_rest(session, proposal, self._clock()):
-                self._changed.notify_all()
-            return verdict
+            return [
+                self._offer(proposal, router, is_valid=is_valid)
+                for proposal, is_valid in zip(proposals, are_valid, strict=True)
+            ]
+
+    def _offer(self, proposal: Proposal, router: str, *, is_valid: bool) -> Verdict:
+        session = self._sessions.get(proposal.session_id)
+        if session is None or session.router != router:
+            return Verdict.STALE
+        verdict = self._judge(session, proposal) if is_valid else Verdict.INVALID
+        session.is_alive |= is_valid
+        if is_valid and proposal.token_ids and session.was_at(proposal):
+            session.answered_position = max(session.answered_position, proposal.position)
+        if is_valid and proposal.covers_outcomes:
+            session.note_coverage(proposal.position)
+        if verdict is Verdict.KEPT:
+            self._keep(session, proposal)
+            self._changed.notify_all()
+        elif verdict is Verdict.LATE and self._keep_rest(session, proposal, self._clock()):
+            self._changed.notify_all()
+        return verdict
 
     def take(self, session_id: int) -> Arrival | None:
         """Remove and return the proposal that extends the session as it is now."""
@@ -282,43 +291,25 @@ class ProposalBuffer:
 
     def is_valid(self, proposal: Proposal) -> bool:
         """Whether the engine can verify it, wherever it comes from."""
+        return self._are_valid((proposal,))[0]
+
+    def _are_valid(self, proposals: Sequence[Proposal]) -> list[bool]:
+        are_valid = [self._has_valid_tokens(proposal) for proposal in proposals]
+        shipping = [
+            i
+            for i, proposal in enumerate(proposals)
+            if are_valid[i] and proposal.distributions is not None
+        ]
+        for i, is_sound in zip(
+            shipping, are_drawn([proposals[i] for i in shipping], self.vocab_size), strict=True
+        ):
+            are_valid[i] = is_sound
+        return are_valid
+
+    def _has_valid_tokens(self, proposal: Proposal) -> bool:
         if len(proposal.token_ids) > self.max_depth:
             return False  # nobody asks for so many; vLLM's buffers have no room for them
         if any(not 0 <= token < self.vocab_size for token in proposal.token_ids):
             return False
-        if any(not 0 <= confidence <= 1 for confidence in proposal.confidences):
-            return False  # nor is not-a-number within
-        if proposal.distributions is None:
-            return True
-        return _are_distributions(
-            proposal.distributions, np.asarray(proposal.token_ids, np.int64), self.vocab_size
-        )
-
-
-def _are_distributions(
-    q: TruncatedDistributions,
-    tokens: np.ndarray,  # [depth]
-    vocab_size: int,
-) -> bool:
-    """Whether each row is a distribution over distinct tokens that can have yielded its token."""
-    if len(q) != len(tokens) or q.token_ids.shape != q.probabilities.shape:
-        return False
-    if len(tokens) == 0:
-        return True
-    if q.token_ids.shape[1] > MAX_SUPPORT:
-        return False  # no draft of ours ships so many; they would fill the memory
-    used = q.probabilities > 0  # [depth, support]; not-a-number counts as unused
-    if not np.isfinite(q.probabilities).all() or (q.probabilities < 0).any():
-        return False
-    if (np.abs(q.probabilities.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE).any():
-        return False
-    if ((q.token_ids < 0) | (q.token_ids >= vocab_size)).any():
-        return False
-    drew = ((q.token_ids == tokens[:, None]) & used).sum(axis=1)
-    return bool((drew == 1).all() and _are_distinct(q.token_ids, used))
-
-
-def _are_distinct(token_ids: np.ndarray, used: np.ndarray) -> bool:  # [depth, support] both
-    columns = np.arange(token_ids.shape[1])
-    marked = np.sort(np.where(used, token_ids, -1 - columns), axis=1)
-    return bool((np.diff(marked, axis=1) != 0).all())
+        # Nor is not-a-number within.
+        return all(0 <= confidence <= 1 for confidence in proposal.confidences)

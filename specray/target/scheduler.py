@@ -88,7 +88,11 @@ class SpeculativeScheduler(Scheduler):
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
         self._step_times.load(self._planner.step_time)
         self._speculation = Speculation(
-            buffer, self._streams, planner=self._planner, stop_gap=make_stop_gap(config.ngrams)
+            buffer,
+            self._streams,
+            planner=self._planner,
+            stop_gap=make_stop_gap(config.ngrams),
+            name=f"{socket.gethostname()}:{os.getpid()}",
         )
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
@@ -242,13 +246,15 @@ class SpeculativeScheduler(Scheduler):
         return {request.request_id for request in ran if request.num_output_tokens == 0}
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
-        self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
-        self._journal.end(request.request_id, request.status.name.lower())
         self._load_meter.forget(request.request_id)
         self._draftless.discard(request.request_id)
         session_id = self._session_ids.pop(request.request_id, None)
-        if session_id is not None:
-            self._speculation.close(session_id)
+        session = self._speculation.close(session_id) if session_id is not None else None
+        if session is not None:
+            counts = {"hits": session.num_hits, "late": session.num_late}
+            self._journal.add(request.request_id, **counts, misses=session.num_absent)
+        self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
+        self._journal.end(request.request_id, request.status.name.lower())
         return super()._free_request(request, delay_free_blocks)
 
     def _queues(self) -> Queues:

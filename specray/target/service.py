@@ -3,8 +3,8 @@
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -15,12 +15,12 @@ from specray.errors import ProtocolError
 from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
+from specray.target.soundness import stacked
 from specray.types import (
     Proposal,
     ProposalFrame,
     SessionFrame,
     SpeculationPolicy,
-    TruncatedDistributions,
 )
 from specray.wire.server import Peer
 from specray.wire.stats import TargetStats
@@ -33,6 +33,7 @@ _USED = (Verdict.KEPT, Verdict.LATE)  # judged by when they came, not by what th
 _T = TypeVar("_T")
 Deliver = Callable[[Mapping[str, ProposalFrame]], None]
 Direct = Callable[[Deliver], DirectPath]
+_MOST_AT_ONCE = 128  # proposals; while they are taken in, the engine's thread may wait
 _LONGEST_ROUND_TRIP_S = 10.0  # what a peer claims beyond that is not a measurement
 
 
@@ -121,21 +122,25 @@ class RouterStreams:
     def _take(self, router: str, frame: ProposalFrame) -> None:
         """Proposals and losses came in."""
         now_ns = self._clock_ns()
-        for proposal in frame.proposals:
+        for proposals in _slices(frame.proposals):
+            self._take_proposals(router, proposals, now_ns)
+        # Without a session nothing grows, and no router speaks for another's.
+        if frame.lost:
+            self._lost.extend(self._buffer.lose(router, frame.lost))
+            self._buffer.wake()
+
+    def _take_proposals(self, router: str, proposals: Sequence[Proposal], now_ns: int) -> None:
+        verdicts = self._buffer.offer_all(proposals, router)
+        for proposal, verdict in zip(proposals, verdicts, strict=True):
             self._time(proposal, now_ns)
-            verdict = self._buffer.offer(proposal, router)
             self._count(verdict)
             if self._timeline.is_on:
                 facts = {"at": proposal.position, "tokens": len(proposal.token_ids)}
                 is_ahead = proposal.draft_time_us == 0
                 name = "outcome buffered" if is_ahead else "answer buffered"
                 self._timeline.mark(name, became=verdict.value, **facts)
-            if verdict in _USED and proposal.distributions is not None:
-                self._audit(router, proposal.token_ids, proposal.distributions)
-        # Without a session nothing grows, and no router speaks for another's.
-        if frame.lost:
-            self._lost.extend(self._buffer.lose(router, frame.lost))
-            self._buffer.wake()
+        used = (p for p, v in zip(proposals, verdicts, strict=True) if v in _USED)
+        self._audit(router, [p for p in used if p.distributions is not None])
 
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy; its depth goes as far as the engine was built for.
@@ -218,12 +223,19 @@ class RouterStreams:
         self._buffer.lose(router)
         self._buffer.wake()
 
-    def _audit(self, router: str, token_ids: tuple[int, ...], q: TruncatedDistributions) -> None:
+    def _audit(self, router: str, proposals: Sequence[Proposal]) -> None:
+        by_support: dict[int, list[Proposal]] = defaultdict(list)
+        for proposal in proposals:
+            if proposal.distributions is not None and proposal.token_ids:
+                by_support[proposal.distributions.token_ids.shape[1]].append(proposal)
+        if not by_support:
+            return
         audit = self._audits.get(router)
         if audit is None:
             audit = self._audits[router] = DistributionAudit(self._scores)
         was_caught = audit.is_caught
-        audit.observe_proposal(np.asarray(token_ids, np.int32), q)
+        for alike in by_support.values():
+            audit.observe_proposal(*stacked(alike))
         if audit.is_caught and not was_caught:
             logger.error(
                 "tokens through router %s are not drawn from the distributions they ship; from "
@@ -248,6 +260,10 @@ class RouterStreams:
             self._arrivals.num_proposals_stale += 1
         elif verdict is Verdict.INVALID:
             self._arrivals.num_proposals_invalid += 1
+
+
+def _slices(proposals: Sequence[Proposal]) -> Iterator[Sequence[Proposal]]:
+    return (proposals[i : i + _MOST_AT_ONCE] for i in range(0, len(proposals), _MOST_AT_ONCE))
 
 
 def _drain(queue: deque[_T]) -> list[_T]:

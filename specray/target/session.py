@@ -7,6 +7,9 @@ from typing import Protocol
 from specray.control.acceptance import AcceptanceRate, request_acceptance
 from specray.types import Accepted, SamplingSettings, Source
 
+_FEW_ANSWERS = 16  # after which, with a share of its tokens, a session's losses are forgotten
+_ANSWERS_PER_TOKEN = 1 / 64  # drafts read some hundred tokens in the time of a proposal
+
 
 class TokenSequence(Protocol):
     """The tokens of a request, as vLLM's `Request.all_token_ids` shows them."""
@@ -49,8 +52,24 @@ class Session:
     num_absent: int = 0  # whose proposal never came
     overdue_at: int | None = None  # the length whose proposal had not come when its step began
     num_silent: int = 0  # waits for its proposals that were in vain, since it was heard of
-    num_losses: int = 0  # drafts that let go of it, since one proposed something
+    num_losses: int = 0  # drafts that let go of it, since one held it for long
+    num_answers: int = 0  # proposals with tokens, since a draft last let go of it
     announced_from: int = 0  # the length from which it may be announced again
+
+    def note_answer(self) -> None:
+        """A draft proposes something; after enough of that earlier losses are forgotten.
+
+        One that holds the session for a few steps at a time brings less than the announcements
+        cost, each of which has it read everything anew.
+        """
+        self.num_answers += 1
+        if self.num_answers >= _FEW_ANSWERS + len(self.token_ids) * _ANSWERS_PER_TOKEN:
+            self.num_losses = 0
+
+    def note_loss(self) -> None:
+        """A draft let go of it."""
+        self.num_losses += 1
+        self.num_answers = 0
 
     def room(self) -> int:
         """Draft tokens that could still become part of the answer: the last is never one."""

@@ -33,6 +33,7 @@ class Speculation:
         planner: Planner | None = None,
         patience: Patience | None = None,
         stop_gap: StopGap | None = None,
+        name: str = "",
     ) -> None:
         """Takes who knows what.
 
@@ -43,6 +44,7 @@ class Speculation:
             planner: chooses the depths; one that knows nothing yet if left out.
             patience: knows whom to wait for; likewise.
             stop_gap: proposes where nobody else does; one that only copies if left out.
+            name: of the engine, as no other that shares its drafts is called.
         """
         self._buffer = buffer
         self._streams = streams
@@ -51,7 +53,7 @@ class Speculation:
         self._patience = patience or Patience()
         self._offers = Offers(streams)
         self._waiting = Waiting(buffer, self._offers, self._planner, self._patience, clock)
-        self._telling = Telling(streams, clock)
+        self._telling = Telling(streams, clock, name)
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
         self._sessions: dict[int, Session] = {}
@@ -80,15 +82,16 @@ class Speculation:
             self._telling.announce(session, length)
         self.flush()
 
-    def close(self, session_id: int) -> None:
-        """Forget a request that has finished or was aborted; unknown ones are ignored."""
+    def close(self, session_id: int) -> Session | None:
+        """Forget a request that has finished or was aborted; returns what was known of it."""
         session = self._sessions.pop(session_id, None)
         if session is None:
-            return
+            return None
         self._counters.count_overdue(session)
         self._buffer.close(session_id)
         self._stop_gap.close(session_id)
         self._telling.close(session)
+        return session
 
     def flush(self) -> None:
         """Send what has gathered, one frame per router."""
@@ -348,8 +351,9 @@ class Speculation:
         """Learn from what has come, or has not, of what was due."""
         if arrival is not None:
             session.source = self._source = arrival.proposal.source
-            session.num_losses = 0
             self._patience.hear_of(session)
+            if arrival.proposal.token_ids:
+                session.note_answer()
         if session.is_due:
             session.was_late = arrival is None or _is_late(arrival, session)
             if arrival is not None:

@@ -42,10 +42,11 @@ class _Outgoing:
 class Telling:
     """Frames in the making, and what each session's draft has been told."""
 
-    def __init__(self, streams: Streams, clock: Callable[[], float]) -> None:
-        """Takes the way to the routers, and a clock in seconds."""
+    def __init__(self, streams: Streams, clock: Callable[[], float], name: str = "") -> None:
+        """Takes the way to the routers, a clock in seconds, and the engine's name."""
         self._streams = streams
         self._clock = clock
+        self._name = name
         self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
 
     def announce(self, session: Session, num_tokens: int) -> None:
@@ -61,6 +62,7 @@ class Telling:
                 session.request_id,
                 session.traceparent,
                 session.tenant,
+                self._name,
             )
             session.num_told = num_tokens
             self._outgoing[session.router].opens.append(opened)
@@ -80,14 +82,15 @@ class Telling:
         session.is_due = session.wanted_depth > 0
 
     def note_loss(self, session: Session) -> None:
-        """Its draft let go of it; it is announced again, but ever later if none proposes anything.
+        """Its draft let go of it; it is announced again, but ever later if none holds it for long.
 
-        Some session no draft may hold, and an announcement has all its tokens.
+        Some session no draft may hold, or not all of them at once, and an announcement has all its
+        tokens.
         """
         session.is_announced = session.is_due = False
         pause = 2 ** min(session.num_losses, _MOST_DOUBLINGS) - 1
         session.announced_from = len(session.token_ids) + pause
-        session.num_losses += 1
+        session.note_loss()
 
     def retract(self, router: str, sessions: Sequence[Session]) -> None:
         """A router's stream has ended; one that has taken its place may have heard of sessions."""

@@ -117,6 +117,7 @@ def _open_message(session: OpenSession) -> pb.OpenSession:
         request_id=session.request_id[:_MAX_NAME],
         traceparent=session.traceparent[:_MAX_NAME],
         tenant=session.tenant[:_MAX_NAME],
+        target=session.target[:_MAX_NAME],
     )
 
 
@@ -131,6 +132,7 @@ def _open_session(message: pb.OpenSession) -> OpenSession:
         request_id=message.request_id[:_MAX_NAME],
         traceparent=message.traceparent[:_MAX_NAME],
         tenant=message.tenant[:_MAX_NAME],
+        target=message.target[:_MAX_NAME],
     )
 
 

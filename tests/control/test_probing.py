@@ -106,3 +106,14 @@ def test_what_a_surprise_makes_short_is_no_haste() -> None:
         clock.tick(0.05, lambda: 0.03)
 
     assert clock.may_hasten
+
+
+def test_load_that_changes_all_the_time_puts_no_probe_off() -> None:
+    clock = ProbeClock()
+    num_probes = 0
+    for step in range(100):
+        if step % 5 == 0 and clock.may_hasten:
+            clock.hasten()
+        num_probes += clock.tick(0.05, lambda: 0.0)
+
+    assert num_probes >= 3

@@ -187,13 +187,13 @@ def test_the_rest_of_a_continuation_that_was_never_sent_is_an_answer_too(llama_p
     branch = next(b for b in branches if len(b.token_ids) == 2 and not b.is_sent)
     drafted = tuple(branch.token_ids)
     target.commit(1, *proposal.token_ids[: branch.num_accepted], branch.added)
-    rate = target.proposer._ahead.outcomes.verified_rate(was_ahead=False)
+    rate = target.proposer._ahead._rhythms.of("").verified_rate(was_ahead=False)
     target.commit(1, drafted[0])
     rest = target.answer(1)
     assert rest is not None
     assert rest.token_ids == drafted[1:]
     # What was never sent says nothing of how often answers are in time.
-    assert target.proposer._ahead.outcomes.verified_rate(was_ahead=False) == rate
+    assert target.proposer._ahead._rhythms.of("").verified_rate(was_ahead=False) == rate
 
 
 def test_a_step_without_verification_leaves_the_rest_of_the_proposal(llama_pass: Pair) -> None:
@@ -248,6 +248,20 @@ def left_to_outcomes(llama_pass: Pair) -> Target:
         if answer is not None and answer.token_ids:
             target.commit(1, answer.token_ids[0])
     return target
+
+
+def test_answers_that_are_too_late_for_one_target_are_not_withheld_from_another(
+    llama_pass: Pair,
+) -> None:
+    target = left_to_outcomes(llama_pass)
+    opened = OpenSession(2, (7,) * 12, 12, GREEDY, DEPTH, target="another")
+    target.proposer.open(opened)
+    target.texts[2], target.ahead[2] = [7] * 12, {}
+    target.work()
+    for _ in range(8):
+        target.commit(2, 5)
+        assert target.answer(2) is not None
+        target.proposer._ahead.drop(2)
 
 
 def test_nothing_is_left_unanswered_while_a_prompt_is_being_read(llama_pass: Pair) -> None:
@@ -638,7 +652,7 @@ def test_what_is_left_of_a_proposal_says_nothing_of_when_to_leave(
     clock.now_s += 0.1
     commit = Commit(1, len(target.texts[1]), (proposal.token_ids[1],), DEPTH, 5, was_late=True)
     target.proposer.commit(commit)
-    assert target.proposer._ahead._rhythm._lead_s == 0.0
+    assert target.proposer._ahead._rhythms.of("")._lead_s == 0.0
 
 
 def test_what_was_late_leaves_earlier_the_next_time(

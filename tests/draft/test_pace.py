@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from specray.draft.pace import Rhythm
+from specray.draft.pace import Rhythm, Rhythms, answer_depth
 
 FLIGHT_S = 0.06
 
@@ -79,9 +79,9 @@ def test_a_lead_that_was_learnt_at_a_higher_load_leaves_time_at_a_lower_one() ->
 
 def test_a_pause_says_nothing_of_flights() -> None:
     rhythm = settled(Rhythm())
-    deep = rhythm.answer_depth(5, [0.6], 1, 0.006)
+    deep = answer_depth(5, [0.6], [rhythm], 0.006)
     rhythm.observe_flight(3600.0, 1, was_ahead=True)
-    assert rhythm.answer_depth(5, [0.6], 1, 0.006) <= deep + 1
+    assert answer_depth(5, [0.6], [rhythm], 0.006) <= deep + 1
     assert not rhythm.is_running(3600.0)
     assert rhythm.is_running(FLIGHT_S)
 
@@ -98,7 +98,7 @@ def test_passes_that_took_too_long_are_tried_again() -> None:
 
 
 def test_answers_are_as_deep_as_asked_for_before_anything_is_known() -> None:
-    assert Rhythm().answer_depth(5, [0.1], 1, 1.0) == 5
+    assert answer_depth(5, [0.1], [Rhythm()], 1.0) == 5
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,48 @@ def test_answers_are_as_deep_as_asked_for_before_anything_is_known() -> None:
 def test_an_answer_goes_on_as_long_as_a_pass_brings_more_than_it_delays(
     survivals: list[float], num_sessions: int, pass_ms: float, depth: int
 ) -> None:
-    assert settled(Rhythm()).answer_depth(5, survivals, num_sessions, pass_ms / 1e3) == depth
+    rhythms = [settled(Rhythm())] * num_sessions
+
+    assert answer_depth(5, survivals, rhythms, pass_ms / 1e3) == depth
+
+
+def test_a_slow_targets_sessions_lose_less_by_a_pass() -> None:
+    fast, slow = settled(Rhythm(), 0.06), settled(Rhythm(), 0.6)
+
+    assert answer_depth(5, [0.6], [fast, fast], 0.006) == 1
+    assert answer_depth(5, [0.6], [slow, fast], 0.006) == 2
+    assert answer_depth(5, [0.6], [slow, slow], 0.006) == 5
+
+
+def test_targets_that_share_a_draft_have_rhythms_of_their_own() -> None:
+    rhythms = Rhythms()
+    settled(rhythms.of("large"), 0.1)
+    settled(rhythms.of("small"), 0.01)
+    for _ in range(200):
+        rhythms.of("small").observe_verification([5, 6], [5], was_ahead=False)
+        rhythms.of("small").observe_verification([5, 6], [7], was_ahead=False)  # says nothing
+        rhythms.of("large").observe_verification([5, 6], [5, 6, 7], was_ahead=False)
+
+    assert rhythms.of("large").left_s(0.0, was_ahead=True) == pytest.approx(0.1, rel=0.2)
+    assert rhythms.of("small").left_s(0.0, was_ahead=True) == pytest.approx(0.01, rel=0.2)
+    assert rhythms.of("large").verified_rate(was_ahead=False) > 0.9
+    assert rhythms.of("small").verified_rate(was_ahead=False) < 0.1
+    assert rhythms.of("new").left_s(0.0, was_ahead=True) == math.inf
+
+
+def test_each_target_whose_answers_are_late_gets_one_now_and_then() -> None:
+    first, second = Rhythm(), Rhythm()
+    trials = [(first.takes_trial(), second.takes_trial()) for _ in range(32)]
+
+    assert [sum(each) for each in zip(*trials, strict=True)] == [2, 2]
+
+
+def test_rhythms_of_targets_that_went_are_forgotten() -> None:
+    rhythms = Rhythms()
+    first, kept = rhythms.of("0"), rhythms.of("kept")
+    for number in range(1, 1000):
+        rhythms.of(str(number))
+        rhythms.of("kept")
+
+    assert rhythms.of("kept") is kept
+    assert rhythms.of("0") is not first

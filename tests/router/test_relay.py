@@ -59,9 +59,10 @@ class Proposals(ProposalBuffer):
         super().__init__(100, 4)
         self.offered: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
 
-    def offer(self, proposal: Proposal, router: str) -> Verdict:
-        self.offered.put(proposal)
-        return Verdict.KEPT
+    def offer_all(self, proposals: Sequence[Proposal], router: str) -> list[Verdict]:
+        for proposal in proposals:
+            self.offered.put(proposal)
+        return [Verdict.KEPT] * len(proposals)
 
     def lose(self, router: str, session_ids: Collection[int] | None = None) -> list[int]:
         return list(session_ids or ())

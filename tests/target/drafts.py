@@ -233,13 +233,32 @@ class DistortedAhead(Distorted):
         return np.concatenate(chain)
 
 
+class Disturbance:
+    """Loses, repeats, delays and reorders proposals."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._held: list[Proposal] = []
+
+    def pass_on(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        proposals = [*self._held, *proposals]
+        self._random.shuffle(proposals)
+        self._held, sent = [], []
+        for proposal in proposals:
+            fate = self._random.random()
+            if fate > 0.1:  # else it is lost
+                (self._held if fate < 0.3 else sent).append(proposal)
+            if fate > 0.85:  # comes twice, now and later
+                self._held.append(proposal)
+        return sent
+
+
 class Disturbed:
-    """Loses, repeats, delays and reorders what a draft proposes."""
+    """A draft whose proposals have that happen to them."""
 
     def __init__(self, draft: Draft, seed: int = 0) -> None:
         self._draft = draft
-        self._random = random.Random(seed)
-        self._held: list[Proposal] = []
+        self._disturbance = Disturbance(seed)
 
     def open(self, session: OpenSession) -> None:
         self._draft.open(session)
@@ -251,16 +270,7 @@ class Disturbed:
         self._draft.close(session_id)
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        proposals = [*self._held, *self._draft.propose(session_ids)]
-        self._random.shuffle(proposals)
-        self._held, sent = [], []
-        for proposal in proposals:
-            fate = self._random.random()
-            if fate > 0.1:  # else it is lost
-                (self._held if fate < 0.3 else sent).append(proposal)
-            if fate > 0.85:  # comes twice, now and later
-                self._held.append(proposal)
-        return sent
+        return self._disturbance.pass_on(self._draft.propose(session_ids))
 
     def work(self) -> bool:
         return False

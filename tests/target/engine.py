@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from specray.target import names, rendezvous, workarounds
 from specray.types import Commit, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.client import Stream, connect_target, get_stats_blocking
 from specray.wire.stats import TargetStats
+from tests.target.drafts import Disturbance
 from tests.target.plugins import STUBBORN_SCHEDULER
 
 MAX_DEPTH = 5
@@ -173,8 +174,11 @@ class _Relay:
 
     name: str
     stream: Stream[SessionFrame, ProposalFrame]  # to the target
+    disturbance: Disturbance | None = None
 
     def send(self, frame: ProposalFrame) -> None:
+        if self.disturbance is not None:
+            frame = replace(frame, proposals=tuple(self.disturbance.pass_on(frame.proposals)))
         _loop().call_soon_threadsafe(self.stream.send, frame)
 
 
@@ -185,6 +189,7 @@ class FakeRouter:
     in a replica.
 
     After `num_frames` frames it hangs up, and connects anew for the next proposer if there is one.
+    What a draft's service sends may be disturbed on its way.
     """
 
     def __init__(
@@ -193,11 +198,13 @@ class FakeRouter:
         *proposers: Proposer | DraftService,
         name: str = ROUTER,
         num_frames: int | None = None,
+        disturbance: Disturbance | None = None,
     ) -> None:
         self._address = address
         self._name = name
         self._proposers = proposers
         self._num_frames = num_frames
+        self._disturbance = disturbance
         self._is_connected = threading.Event()
         self._stream: Stream[SessionFrame, ProposalFrame] | None = None
         self._is_leaving = False
@@ -249,7 +256,7 @@ class FakeRouter:
     async def _relay(
         self, stream: Stream[SessionFrame, ProposalFrame], draft: DraftService
     ) -> None:
-        relay = _Relay(self._name, stream)
+        relay = _Relay(self._name, stream, self._disturbance)
         draft.connected(relay)
         async for frame in stream:
             draft.received(relay, frame)

@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from specray.types import SourceStats, SpeculationPolicy
 from specray.wire.client import configure_blocking
 from tests.saboteur import Saboteur
-from tests.target.drafts import Disturbed, Frozen, ScriptedAhead
+from tests.target.drafts import Disturbance, Disturbed, Frozen, ScriptedAhead
 from tests.target.engine import (
     MAX_DEPTH,
     MAX_WAIT_MS,
@@ -159,6 +159,30 @@ def test_every_kind_of_draft(
     assert_same(tiny, [*halves.free, *halves.few], halves_answers, got)
     accepted = accepted_by_source(engine) - before
     assert {source for source, num in accepted.items() if num > 10} == KINDS[name].sources
+
+
+def test_a_model_whose_proposals_are_lost_repeated_late_and_out_of_order(
+    engine: Engine,
+    tiny: TinyModel,
+    sources: Sources,
+    halves: Halves,
+    halves_answers: list[list[int]],
+) -> None:
+    """Those that it drafts ahead, too."""
+    before = engine.stats()
+    proposer = sources.proposer(KINDS["model"], followers(halves_answers))
+    with (
+        served(proposer) as draft,
+        FakeRouter(engine.address, draft, disturbance=Disturbance()),
+    ):
+        got = halves.answers(engine, (None, 5, 3, None))
+    assert_same(tiny, [*halves.free, *halves.few], halves_answers, got)
+    after = engine.stats()
+    assert (
+        after.sources["model"].num_accepted
+        > before.sources.get("model", SourceStats()).num_accepted + 10
+    )
+    assert after.num_late + after.num_absent > before.num_late + before.num_absent
 
 
 def test_copies_from_the_requests_own_text(

@@ -21,7 +21,7 @@ from tests.target.distributions import (
     conditional_p_value,
     marginal_p_values,
 )
-from tests.target.drafts import Distorted, DistortedAhead, Disturbed
+from tests.target.drafts import Distorted, DistortedAhead, Disturbance, Disturbed
 from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
 from tests.target.identity import Tally, accepted_by_source, prompts
 from tests.target.plugins import CREDULOUS
@@ -86,13 +86,14 @@ def run(
     num_requests: int = 40 * BATCH,
     router: str = ROUTER,
     prompt: tuple[int, ...] = PROMPT,
+    disturbance: Disturbance | None = None,
 ) -> Run:
     """The same request many times, and more where few proposals come in time."""
     params = speculating(params, router=router)
     tally = Tally(engine)
     proposed = accepted = 0
     answers: list[list[int]] = []
-    with FakeRouter(engine.address, draft, name=router):
+    with FakeRouter(engine.address, draft, name=router, disturbance=disturbance):
         while len(answers) < num_requests or proposed <= num_requests:
             assert len(answers) < PATIENCE * num_requests, f"only {proposed} tokens proposed"
             answers += engine.answers([Job(prompt, params)] * BATCH)
@@ -135,6 +136,19 @@ def test_every_kind_of_draft(
     assert acceptance_rate > 0.12
     (source,) = KINDS[name].sources - {"prompt_lookup"}  # answers are too short for copies
     assert (accepted_by_source(engine) - before)[source] > 5 * BATCH
+
+
+def test_a_model_whose_proposals_are_lost_repeated_late_and_out_of_order(
+    engine: Engine, tiny: TinyModel, reference: Reference, sources: Sources
+) -> None:
+    """Those that it drafts ahead, too."""
+    q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
+    with served(sources.proposer(KINDS["model"], q)) as draft:
+        answers, acceptance_rate = run(
+            engine, draft, sampled(), 20 * BATCH, CREDULOUS, disturbance=Disturbance()
+        )
+    assert min(p_values(answers, reference, PLAIN, q)) > ALPHA
+    assert acceptance_rate > 0.12
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "hybrid"])

@@ -13,6 +13,7 @@ from vllm.v1.request import Request
 from specray.control.hardware import HardwareProfile
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import ModelShape, Roofline, StepLoad
+from specray.observability.journal import Journal
 from specray.target import hardware
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.worker import HARDWARE
@@ -146,6 +147,30 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._speculation.open.call_count == 1
     assert scheduler._speculation.observe_arrival.call_count == 2
     assert scheduler._load_meter.observe_arrival.call_count == 2
+
+
+def test_a_request_says_at_its_end_what_became_of_its_proposals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Scheduler, "_free_request", lambda *_: None)
+    scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
+    scheduler._draftless, scheduler._session_ids = set(), {"a": 1}
+    scheduler._load_meter, scheduler._speculation = Mock(), Mock()
+    scheduler._speculation.close.return_value = SimpleNamespace(
+        num_hits=5, num_late=2, num_absent=1
+    )
+    scheduler._journal = Journal("specray.target", is_logging=True)
+    for name in ("a", "b"):  # the latter may not speculate
+        scheduler._journal.begin(name, name, "")
+        status = SimpleNamespace(name="FINISHED_STOPPED")
+        with caplog.at_level("INFO", "specray.sessions"):
+            scheduler._free_request(
+                SimpleNamespace(request_id=name, num_output_tokens=9, status=status)
+            )
+
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "hits=5 late=2 misses=1 output_tokens=9" in first
+    assert "hits" not in second
 
 
 def test_what_the_worker_measured_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,14 @@ def test_a_request_is_announced_when_it_arrives(world: World) -> None:
     )
 
 
+def test_an_announcement_says_which_engine_verifies(world: World) -> None:
+    """Drafts that several share learn the pace of each."""
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, name="host:1")
+    world.open()
+
+    assert world.streams.take_frame().opens[0].target == "host:1"
+
+
 def test_a_commit_says_what_was_added_and_where(world: World) -> None:
     session = world.open()
     world.run(3)
@@ -343,7 +351,7 @@ def test_a_lost_session_is_opened_again_with_all_its_tokens(world: World) -> Non
 def test_a_session_that_no_draft_can_hold_is_announced_ever_more_seldom(world: World) -> None:
     """Else each step would send the whole request, for nothing."""
     world.answer = silent
-    session = world.open(max_tokens=2000)
+    session = world.open(max_tokens=20_000)
     num_announced = 0
     for _ in range(1000):
         world.step()
@@ -355,6 +363,21 @@ def test_a_session_that_no_draft_can_hold_is_announced_ever_more_seldom(world: W
     world.answer = perfect
     world.run(600)
     assert session.num_losses == 0
+
+
+def test_sessions_that_drive_each_other_out_are_announced_ever_more_seldom(world: World) -> None:
+    """A draft without room for all holds each for a few steps, in which it proposes something."""
+    session = world.open(max_tokens=20_000)
+    num_announced, left = 0, 5
+    for _ in range(1000):
+        world.step()
+        opened = [o for _, frame in world.streams.take_sent() for o in frame.opens]
+        num_announced += len(opened)
+        left = 5 if opened else left - 1
+        if left == 0:
+            world.streams.lost = [session.session_id]
+
+    assert 3 <= num_announced <= 15
 
 
 def test_a_new_request_is_judged_by_what_its_draft_did_for_others(world: World) -> None:

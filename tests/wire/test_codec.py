@@ -32,7 +32,9 @@ tokens = st.lists(uint32, max_size=6).map(tuple)
 
 samplings = st.builds(SamplingSettings, temperature=floats, top_k=uint32, top_p=floats)
 names = st.text(st.characters(codec="utf-8"), max_size=128)
-opens = st.builds(OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names)
+opens = st.builds(
+    OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names, names
+)
 accepted = st.builds(Accepted, uint32, uint32, st.sampled_from(get_args(Source)))
 commits = st.builds(
     Commit,
@@ -55,13 +57,14 @@ def test_session_frame_survives_the_wire(frame: SessionFrame) -> None:
 
 def test_names_are_cut_whoever_sends_them() -> None:
     data = pb.SessionFrame(
-        opens=[pb.OpenSession(request_id="x" * 10_000, traceparent="y" * 10_000)]
+        opens=[pb.OpenSession(request_id="x" * 10_000, traceparent="y" * 10_000, target="z" * 999)]
     ).SerializeToString()
     received = decode_session_frame(data).opens[0]
 
     assert (received.request_id, received.traceparent) == ("x" * 128, "y" * 128)
-    long = OpenSession(1, (1,), 1, SamplingSettings(), 1, "x" * 10_000)
-    assert len(encode_session_frame(SessionFrame((long,)))) < 200
+    assert received.target == "z" * 128
+    long = OpenSession(1, (1,), 1, SamplingSettings(), 1, "x" * 10_000, target="z" * 10_000)
+    assert len(encode_session_frame(SessionFrame((long,)))) < 330
 
 
 @st.composite
