@@ -77,8 +77,8 @@ def describe(known: dict[str, Any]) -> list[str]:
     lines = [
         f"objective {objective['goal']}, ceilings "
         f"{'hold' if objective['is_limiting'] else 'are advice'}; "
-        f"policy {'on' if policy['is_enabled'] else 'off'}, at most {policy['max_depth']} deep"
-        + ("; frozen by hand" if known["is_frozen"] else "")
+        f"policy {'on' if policy['is_enabled'] else 'off'}, at most {policy['max_depth']} deep, "
+        f"by {_rule(policy['depth_rule'])}" + ("; frozen by hand" if known["is_frozen"] else "")
     ]
     if not known["is_complete"]:
         lines.append("the controller has just started and waits to hear of everyone")
@@ -102,6 +102,12 @@ def describe(known: dict[str, Any]) -> list[str]:
     if known["changes"]:
         lines += ["", *_table(["changed", "decision", "to", "why"], _changes(known["changes"]))]
     return lines
+
+
+def _rule(rule: dict[str, Any]) -> str:
+    """Its name, and what it goes by."""
+    settings = ", ".join(f"{name} {value}" for name, value in rule.items() if name != "name")
+    return f"{rule['name']} ({settings})" if settings else str(rule["name"])
 
 
 def _ask(url: str) -> dict[str, Any]:

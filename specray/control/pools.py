@@ -130,7 +130,8 @@ def _reason_of_drafts(
     if not any(target.num_running or target.num_waiting for target in targets):
         return "no requests"
     if wanted == 0:
-        return "speculation does not pay for a draft at this load"
+        most = max(goodputs) / goodputs[0] - 1
+        return f"drafts would bring {most:+.0%} goodput at this load: too little to keep one"
     if wanted > now:
         return f"{wanted} bring {goodputs[wanted] / goodputs[now] - 1:+.0%} goodput over {now}"
     if wanted < now:

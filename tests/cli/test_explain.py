@@ -2,15 +2,18 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from specray.cli import USER_ERROR, main
+from specray.cli.explain import describe
 from specray.config import SpeculationConfig
 from specray.serve.controller import Controller
 from specray.serve.membership import EXPIRY_S, Member
+from specray.types import FixedRule
 from tests.control.reports_util import draft, idle, target
 
 
@@ -61,6 +64,7 @@ def test_it_prints_who_is_there_and_what_was_decided(
     lines = capsys.readouterr().out.splitlines()
 
     assert "objective throughput" in lines[0]
+    assert lines[0].endswith("policy on, at most 5 deep, by goodput")
     (heading,) = (line for line in lines if line.startswith("targets"))
     (first,) = (line for line in lines if line.startswith("t:1"))
     assert first.split()[:2] == ["t:1", "target:a"]
@@ -69,6 +73,13 @@ def test_it_prints_who_is_there_and_what_was_decided(
     (row,) = (line for line in lines if line.startswith("draft ") and "chosen by hand" in line)
     assert row.split()[:3] == ["draft", "1", "3"]
     assert any("places" in line for line in lines)
+
+
+def test_it_says_by_which_rule_depths_are_chosen() -> None:
+    known = explained()
+    known["policy"]["depth_rule"] = asdict(FixedRule(depth=2))
+
+    assert describe(known)[0].endswith("by fixed (depth 2)")
 
 
 def test_the_same_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
