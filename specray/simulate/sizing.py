@@ -135,6 +135,11 @@ def advise(outcomes: Sequence[Outcome]) -> list[Advice]:
     return [_advise([o for o in outcomes if o.trial.qps == load]) for load in loads]
 
 
+def least_s(scenario: Scenario) -> float:
+    """Seconds that a trial has to have: in fewer hardly an answer that begins ends, too."""
+    return _LIFETIMES * _lifetime_s(scenario, scenario.lengths.answer)
+
+
 def speedup(off: Summary, other: Summary) -> float:
     """Tokens per second of a request while both keep up; of the cluster when one does not."""
     if off.keeps_up and other.keeps_up and off.mean_tpot_s and other.mean_tpot_s:
@@ -208,7 +213,7 @@ def _make_load(scenario: Scenario, qps: float) -> _Load:
         return _replay(scenario, len(scenario.replayed) / qps)
     life_s = _lifetime_s(scenario, scenario.lengths.answer)
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
-    counted_s = scenario.seconds or max(_LIFETIMES * life_s, longest_s)
+    counted_s = scenario.seconds or max(least_s(scenario), longest_s)
     from_s = 2 * life_s
     pattern = _pattern(scenario.pattern, qps, counted_s)
     if isinstance(pattern, Bursty | Diurnal):  # of parts of a period the load is another
@@ -222,8 +227,7 @@ def _replay(scenario: Scenario, round_s: float) -> _Load:
     first_s = scenario.replayed[0].at_s
     longest = max(arrival.num_answer_tokens for arrival in scenario.replayed)
     from_s = 2 * _lifetime_s(scenario, longest)
-    least_s = _LIFETIMES * _lifetime_s(scenario, scenario.lengths.answer)
-    until_s = from_s + (scenario.seconds or math.ceil(least_s / round_s) * round_s)
+    until_s = from_s + (scenario.seconds or math.ceil(least_s(scenario) / round_s) * round_s)
     arrivals = sorted(
         arrival._replace(at_s=from_s + number * round_s + (arrival.at_s - first_s))
         for number in range(-math.ceil(from_s / round_s), math.ceil((until_s - from_s) / round_s))

@@ -17,6 +17,7 @@ from specray.simulate.sizing import (
     Scenario,
     Trial,
     advise,
+    least_s,
     recorded_qps,
     run_trial,
     trials,
@@ -43,6 +44,11 @@ def run(args: argparse.Namespace) -> int:
 
         meta = collect_meta(sys.argv[1:])  # before the work, during which files may change
         scenario, facts = make_scenario(args)
+    if args.seconds is not None and args.seconds < (least := least_s(scenario)):
+        complain(
+            f"--seconds {args.seconds:g}: below {least:.0f} hardly an answer ends in time, so that "
+            "systems that keep up are called full; leave it out, or give more"
+        )
     max_depth = scenario.cluster.target.policy.max_depth
     depths = [depth for depth in loads.depths if depth <= max_depth]
     planned = list(trials(_qps(loads, scenario), loads.drafts, depths))

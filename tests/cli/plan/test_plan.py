@@ -52,6 +52,17 @@ def answer() -> str:
     return out.getvalue()
 
 
+@pytest.mark.parametrize(("seconds", "is_warned"), [("0.2", True), ("20", False)])
+def test_a_trial_too_short_for_its_answers_is_said_to_be(
+    capsys: pytest.CaptureFixture[str], seconds: str, is_warned: bool
+) -> None:
+    words = ["plan", *LLAMA, *SMALL]
+    words[words.index("--seconds") + 1] = seconds
+
+    assert main(words) == 0
+    assert (f"--seconds {seconds}: below" in capsys.readouterr().err) is is_warned
+
+
 def test_a_plan_by_names_holds_everything(answer: str) -> None:
     plan = json.loads(answer)
 
