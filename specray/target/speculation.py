@@ -9,7 +9,6 @@ from functools import partial
 
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
-from specray.control.survival import Offer
 from specray.target.buffer import Arrival, ProposalBuffer
 from specray.target.counters import Counters
 from specray.target.offers import Offers
@@ -17,6 +16,7 @@ from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.target.stop_gap import StopGap
 from specray.target.telling import Streams, Telling
+from specray.target.use import Share, Use
 from specray.target.waiting import Wait, Waiting
 from specray.types import STOP_GAPS, Accepted, Proposal, Source
 from specray.wire.stats import TargetStats
@@ -53,6 +53,7 @@ class Speculation:
         self._patience = patience or Patience()
         self._offers = Offers(streams)
         self._waiting = Waiting(buffer, self._offers, self._planner, self._patience, clock)
+        self._use = Use(self._offers, self._planner, self._patience)
         self._telling = Telling(streams, clock, name)
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
@@ -100,7 +101,11 @@ class Speculation:
     # While a step computes.
 
     def learn(self) -> None:
-        """Learn from the steps before; the wait for the device is the time for it."""
+        """Learn from the steps before, and from this one's proposals.
+
+        The wait for the device is the time for it.
+        """
+        self._use.learn()
         self._planner.learn()
 
     # Before a step.
@@ -171,7 +176,7 @@ class Speculation:
         due = {session.session_id for session in sessions if session.is_due}
         taken = [(session, self._take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
-        came = due & {session.session_id for session, proposal in ready if _is_answer(proposal)}
+        came = due & {s.session_id for s, proposal in ready if _is_answer(proposal)}
         self._note_due(len(due), len(came))
         if not ready:
             self._stop_gap.end_step((), 0.0)
@@ -180,7 +185,11 @@ class Speculation:
         num_plain = num_others + len(sessions) - len(ready)
         plan = self._planner.plan(offers, num_plain)
         depths = plan.depths
-        self._note_use(came, [session for session, _ in ready], offers, depths, num_plain)
+        shares = [
+            Share(session, offer, depth, session.session_id in came)
+            for (session, _), offer, depth in zip(ready, offers, depths, strict=True)
+        ]
+        self._use.note(shares, num_plain)
         if self._planner.is_probing:
             depths = self._planner.with_probes(offers, depths)
         chosen = {}
@@ -303,34 +312,6 @@ class Speculation:
             num_due - num_there + num_gone,
             self._num_awaited,
             is_trial=self._planner.is_probing,
-        )
-
-    def _note_use(
-        self,
-        came: Collection[int],
-        sessions: Sequence[Session],
-        offers: Sequence[Offer],
-        depths: Sequence[int],
-        num_plain: int,
-    ) -> None:
-        """Learn how many of the proposals that came are not worth verifying, unlike what was asked.
-
-        What would not be verified either if it were as good as was thought when it was asked for,
-        as there is a prefill beside it or no room, says nothing of drafts.
-        """
-        is_used = {s.session_id: depth > 0 for s, depth in zip(sessions, depths, strict=True)}
-        unused = {session_id for session_id in came if not is_used[session_id]}
-        num_worse = 0
-        if unused:
-            asked = [
-                self._offers.of_tokens(s, s.wanted_depth) if s.session_id in unused else offer
-                for s, offer in zip(sessions, offers, strict=True)
-            ]
-            plan = self._planner.plan(asked, num_plain)
-            pairs = zip(sessions, plan.depths, strict=True)
-            num_worse = sum(depth > 0 and s.session_id in unused for s, depth in pairs)
-        self._patience.observe_use(
-            len(came) - len(unused), num_worse, is_trial=self._planner.is_probing
         )
 
     def _take(self, session: Session) -> Proposal | None:

@@ -171,9 +171,9 @@ class World:
         ids = list(self.sessions)
         self.speculation.expect(Surroundings(max_drafts=max_drafts))
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
-        self.speculation.expect(Surroundings())
         self.num_used.append(len(chosen))
         self.speculation.learn()
+        self.speculation.expect(Surroundings())
         num_tokens = len(ids) + num_others + sum(len(p.token_ids) for p in chosen.values())
         step_s = self.step_s + self.token_s * num_tokens
         self.buffer.run_clock(self.clock.now + step_s)
