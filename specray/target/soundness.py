@@ -14,8 +14,8 @@ _SUM_TOLERANCE = 1e-3  # of float32 probabilities that the draft normalised
 def are_drawn(proposals: Sequence[Proposal], vocab_size: int) -> list[bool]:
     """For each proposal, all of which ship distributions, whether its own can have yielded it.
 
-    Those of as large a support are looked at together: one by one they would take some 20 us each,
-    and a sampled request gets one for each of its likely outcomes.
+    Those of as large a support are looked at together: numpy takes as long for one, and a sampled
+    request gets one for each of its likely outcomes.
     """
     are_sound = [False] * len(proposals)
     by_support: dict[int, list[int]] = defaultdict(list)
