@@ -139,8 +139,7 @@ class RouterStreams:
                 is_ahead = proposal.draft_time_us == 0
                 name = "outcome buffered" if is_ahead else "answer buffered"
                 self._timeline.mark(name, became=verdict.value, **facts)
-        used = (p for p, v in zip(proposals, verdicts, strict=True) if v in _USED)
-        self._audit(router, [p for p in used if p.distributions is not None])
+        self._audit(router, [p for p, v in zip(proposals, verdicts, strict=True) if v in _USED])
 
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy; its depth goes as far as the engine was built for.
