@@ -93,6 +93,7 @@ class ProposalBuffer:
         self._max_per_session = MAX_FAN_OUT + _LOOKED_UP_PER_TOKEN * (max_depth + 1)
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
+        self._behind: set[str] = set()  # routers whose proposals came after their sessions' ends
         self._changed = threading.Condition()
 
     def open(self, session_id: int, router: str, position: int, last_token_id: int) -> None:
@@ -170,6 +171,8 @@ class ProposalBuffer:
 
     def _offer(self, proposal: Proposal, router: str, *, is_valid: bool) -> Verdict:
         session = self._sessions.get(proposal.session_id)
+        if session is None and is_valid:
+            self._behind.add(router)
         if session is None or session.router != router:
             return Verdict.STALE
         verdict = self._judge(session, proposal) if is_valid else Verdict.INVALID
@@ -240,6 +243,12 @@ class ProposalBuffer:
                 return False
             was_alive, session.is_alive = session.is_alive, False
             return was_alive
+
+    def take_behind(self) -> set[str]:
+        """Routers of sound proposals for sessions that had ended, since the last call."""
+        with self._changed:
+            behind, self._behind = self._behind, set()
+            return behind
 
     def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
         """Block until every session has its proposal, or the deadline on the clock passes."""

@@ -94,7 +94,14 @@ class Patience:
     def hear_of(self, session: Session) -> None:
         """A proposal came for the session, in time or late."""
         session.num_silent = 0
-        self._silence.pop(session.router, None)
+        self.hear_of_router(session.router)
+
+    def hear_of_router(self, router: str) -> None:
+        """A proposal came through it, if only after its session's end.
+
+        Where answers are short all of them may do so, and nobody would ever wait for it again.
+        """
+        self._silence.pop(router, None)
 
     def expected_tokens(self, wanted: int) -> int:
         """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""

@@ -48,6 +48,8 @@ class Waiting:
 
     def missing(self, sessions: Sequence[Session]) -> list[Session]:
         """Those whose proposal is due and may still come; late answers are heard of here."""
+        for router in self._buffer.take_behind():
+            self._patience.hear_of_router(router)
         missing = [s for s in sessions if s.is_due and not self._buffer.is_settled(s.session_id)]
         for session in missing:
             if self._buffer.take_sign_of_life(session.session_id):

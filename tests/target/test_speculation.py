@@ -919,6 +919,27 @@ def test_a_draft_that_falls_silent_and_answers_again_is_used_again(world: World)
     assert sum(world.num_used[-50:]) >= 49  # and perhaps a plain turn
 
 
+def test_a_router_that_was_silent_is_waited_for_again_where_sessions_end_before_it_answers(
+    world: World,
+) -> None:
+    world.step_s, world.latency_s = 0.002, 0.004
+
+    def serve(num_sessions: int) -> None:
+        for _ in range(num_sessions):
+            session = world.open()
+            world.run(2)
+            world.close(session)
+
+    serve(50)
+    assert sum(world.num_used[-20:]) >= 9
+    world.answer = silent
+    serve(10)
+    world.answer = perfect
+    serve(150)
+
+    assert sum(world.num_used[-20:]) >= 9
+
+
 def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
     world.latency_s = 0.2
     world.open()
