@@ -212,6 +212,7 @@ class Planner:
         wait_s: WaitTime,
         *,
         full_wait_s: WaitTime | None = None,
+        probe_wait_s: WaitTime | None = None,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
@@ -229,6 +230,7 @@ class Planner:
             wait_s: For proposals that deep, as things are.
             full_wait_s: For them if every step waited for those that are not there; infinite where
                 most would take too long. As things are, if left out.
+            probe_wait_s: For a probe's, which its step waits for in any case; likewise.
             chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
@@ -240,7 +242,7 @@ class Planner:
         extra_s = chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
         if self._num_off >= _OFF_LOOKS and self._num_wanted % _OFF_PERIOD:
-            return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
+            return self._with_probe(offers, nothing, num_decoding, probe_wait_s or wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
         speculative = self._plan_ahead(_at_most(offers, depth), num_plain, total_s)
@@ -253,7 +255,7 @@ class Planner:
         depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
         self._num_off = self._num_off + 1 if self.is_off else 0
-        return self._with_probe(offers, depths, num_decoding, wait_s, extra_s)
+        return self._with_probe(offers, depths, num_decoding, probe_wait_s or wait_s, extra_s)
 
     def _depth_worth_waiting_for(
         self, offers: Sequence[Offer], num_plain: int, wait_s: WaitTime
@@ -365,13 +367,13 @@ class Planner:
         return self._policy.weighs_costs
 
     def _probe_cost_s(self, num_probed: int, num_decoding: int, wait_s: float) -> float:
-        """Seconds that a step with a probe takes longer; only waits that end are paid in full."""
+        """Seconds that a step with a probe takes longer; a step's if it is not known."""
         load = self._batch(num_decoding, 0.0).load
         steps_s = self.step_time.predict(
             load, np.arange(PROBE_DEPTH * num_probed + 1, dtype=np.float64)
         )
         step_cost_s = float(steps_s[-1] - steps_s[0])
-        return step_cost_s + (wait_s if wait_s < self._step_s else self._step_s)
+        return step_cost_s + (wait_s if math.isfinite(wait_s) else self._step_s)
 
     def _batch(self, num_decoding: int, wait_s: float) -> Batch:
         around = self._surroundings

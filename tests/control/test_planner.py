@@ -34,12 +34,15 @@ def always(seconds: float) -> WaitTime:
 class Engine:
     """Requests that decode together, with drafts of a quality that the test chooses."""
 
-    def __init__(self, num_requests: int = 1, latency_s: float = 0.003) -> None:
+    def __init__(
+        self, num_requests: int = 1, latency_s: float = 0.003, probe_wait_s: float | None = None
+    ) -> None:
         self.planner = Planner()
         self.acceptances = [request_acceptance() for _ in range(num_requests)]
         self.quality = 0.8
         self.qualities: dict[int, float] = {}  # of requests whose drafts are others
         self.latency_s = latency_s
+        self.probe_wait_s = latency_s if probe_wait_s is None else probe_wait_s
         self.elapsed_s = 0.0
         self.num_committed = 0
         self._depths = (0,) * num_requests
@@ -64,7 +67,9 @@ class Engine:
             self.num_committed += 1 + self._verify(acceptance, depth, quality)
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
-        self._depths = self.planner.wanted_depths(offers, 0, always(self.latency_s))
+        self._depths = self.planner.wanted_depths(
+            offers, 0, always(self.latency_s), probe_wait_s=always(self.probe_wait_s)
+        )
         return self._depths
 
     def _verify(self, acceptance: AcceptanceRate, depth: int, quality: float) -> int:
@@ -297,6 +302,15 @@ def test_a_wait_without_end_leaves_only_probes() -> None:
     engine = Engine(latency_s=math.inf)
 
     assert set(engine.run(300)) == {(0,), (PROBE_DEPTH,)}
+
+
+def test_probes_are_the_rarer_the_longer_their_steps_wait_for_them() -> None:
+    def num_probes(probe_wait_s: float) -> int:
+        engine = Engine(latency_s=math.inf, probe_wait_s=probe_wait_s)
+        return sum(depth > 0 for (depth,) in engine.run(3000))
+
+    few, more = num_probes(10 * memory_bound(1)), num_probes(memory_bound(1))
+    assert 1 <= few < more / 4
 
 
 def test_a_new_request_starts_with_what_its_source_has_shown() -> None:

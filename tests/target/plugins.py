@@ -96,6 +96,7 @@ class StubbornPlanner(Planner):
         wait_s: WaitTime,
         *,
         full_wait_s: WaitTime | None = None,
+        probe_wait_s: WaitTime | None = None,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:

@@ -940,6 +940,22 @@ def test_a_router_that_was_silent_is_waited_for_again_where_sessions_end_before_
     assert sum(world.num_used[-20:]) >= 9
 
 
+@pytest.mark.parametrize("latency_s", [0.75 * MAX_WAIT_S, 1.5 * MAX_WAIT_S, 10 * MAX_WAIT_S])
+def test_probes_of_a_draft_that_takes_many_steps_cost_hardly_anything(
+    world: World, latency_s: float
+) -> None:
+    """Their steps wait for longer than steps take."""
+    world.step_s, world.latency_s = 0.002, latency_s
+    session = world.open(max_tokens=100_000)
+    world.run(1000)
+    started, before = world.clock.now, len(session.token_ids)
+    world.run(5000)
+    seconds, num_tokens = world.clock.now - started, len(session.token_ids) - before
+
+    assert any(c.depth for _, frame in world.streams.sent[-1000:] for c in frame.commits)
+    assert num_tokens / seconds > 0.99 / (world.step_s + world.token_s)
+
+
 def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
     world.latency_s = 0.2
     world.open()
