@@ -92,6 +92,7 @@ class Planner:
         """Plan by this rule from now on; the same one goes on with what it has learnt."""
         if rule != self._rule:
             self._rule, self._policy = rule, make_policy(rule)
+            self.is_off, self._num_off = False, 0  # by the other's judgement
 
     def learn_hardware(self, roofline: Roofline) -> None:
         """Take the roofline of hardware that had to be measured; what is learnt already stays."""
@@ -212,7 +213,7 @@ class Planner:
         wait_s: WaitTime,
         *,
         full_wait_s: WaitTime | None = None,
-        probe_wait_s: WaitTime | None = None,
+        waited_s: float = 0.0,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
@@ -230,10 +231,12 @@ class Planner:
             wait_s: For proposals that deep, as things are.
             full_wait_s: For them if every step waited for those that are not there; infinite where
                 most would take too long. As things are, if left out.
-            probe_wait_s: For a probe's, which its step waits for in any case; likewise.
+            waited_s: How long the step before was held back; what a probe's was, later ones pay.
             chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
+        if self.is_probing:
+            self._probe_clock.charge(waited_s)
         self.is_probing, self.near = False, frozenset()
         self._slowdown.is_resting = False
         if not any(offer.max_depth for offer in offers):
@@ -242,7 +245,7 @@ class Planner:
         extra_s = chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
         if self._num_off >= _OFF_LOOKS and self._num_wanted % _OFF_PERIOD:
-            return self._with_probe(offers, nothing, num_decoding, probe_wait_s or wait_s, extra_s)
+            return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
         speculative = self._plan_ahead(_at_most(offers, depth), num_plain, total_s)
@@ -255,7 +258,7 @@ class Planner:
         depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
         self._num_off = self._num_off + 1 if self.is_off else 0
-        return self._with_probe(offers, depths, num_decoding, probe_wait_s or wait_s, extra_s)
+        return self._with_probe(offers, depths, num_decoding, wait_s, extra_s)
 
     def _depth_worth_waiting_for(
         self, offers: Sequence[Offer], num_plain: int, wait_s: WaitTime
@@ -297,7 +300,7 @@ class Planner:
         num_probed = min(len(left_out), _MOST_PROBED)
         self.is_probing = self._probe_clock.tick(
             self._step_s,
-            lambda: self._probe_cost_s(num_probed, num_decoding, wait_s(PROBE_DEPTH) + extra_s),
+            lambda: extra_s + self._probe_step_s(num_probed, num_decoding),
         )
         if not self.is_probing and not self._probe_clock.is_near:
             return depths
@@ -366,14 +369,13 @@ class Planner:
         """Whether the policy does: see `DepthPolicy`."""
         return self._policy.weighs_costs
 
-    def _probe_cost_s(self, num_probed: int, num_decoding: int, wait_s: float) -> float:
-        """Seconds that a step with a probe takes longer; a step's if it is not known."""
+    def _probe_step_s(self, num_probed: int, num_decoding: int) -> float:
+        """Seconds that a step with a probe computes longer."""
         load = self._batch(num_decoding, 0.0).load
         steps_s = self.step_time.predict(
             load, np.arange(PROBE_DEPTH * num_probed + 1, dtype=np.float64)
         )
-        step_cost_s = float(steps_s[-1] - steps_s[0])
-        return step_cost_s + (wait_s if math.isfinite(wait_s) else self._step_s)
+        return float(steps_s[-1] - steps_s[0])
 
     def _batch(self, num_decoding: int, wait_s: float) -> Batch:
         around = self._surroundings

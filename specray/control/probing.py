@@ -22,6 +22,7 @@ class ProbeClock:
         self._pause_steps = _FIRST_PAUSE_STEPS
         self._num_settled = 0  # steps with nobody left out, in a row
         self._probe_cost_s = 0.0  # of the next, by the latest prediction
+        self._waited_s = 0.0  # how long the latest probe's step was held back for it
         self._is_hasty = False  # whether pauses are short because of the load alone
         self._haste_debt_s = 0.0  # what that has cost beyond the budget, and is not paid for yet
         self._num_steps, self._seconds = 0, 0.0  # with somebody left out, since the latest probe
@@ -32,6 +33,13 @@ class ProbeClock:
         self._pause_steps = _FIRST_PAUSE_STEPS
         self._is_hasty = False
         self._rest()
+
+    def charge(self, waited_s: float) -> None:
+        """How long a probe's step was held back: the next pause pays for it.
+
+        Paid afterwards as nobody knows it before: a draft that was slow may be fast now.
+        """
+        self._waited_s = waited_s
 
     @property
     def may_hasten(self) -> bool:
@@ -63,7 +71,7 @@ class ProbeClock:
 
         Args:
             step_s: How long the step took.
-            probe_cost_s: How much longer one with a probe would take; asked for only when it may
+            probe_cost_s: How much longer one with a probe would compute; asked for only when it may
                 soon be time, as predicting that takes a while itself.
         """
         self._num_settled = 0
@@ -73,7 +81,7 @@ class ProbeClock:
         steps_left = float(self._pause_steps - self._num_steps)
         if step_s > 0 and steps_left <= _NOTICE_STEPS:
             budget = _BUDGET * _LAST_PAUSE_STEPS / self._pause_steps
-            self._probe_cost_s = probe_cost_s()
+            self._probe_cost_s = self._waited_s + probe_cost_s()
             steps_left = max(steps_left, (self._probe_cost_s / budget - self._seconds) / step_s)
         self.is_near = 0 < steps_left <= _NOTICE_STEPS
         if steps_left > 0:

@@ -77,7 +77,8 @@ class ProposalBuffer:
 
     A proposal is looked up by session, length and last token, so whatever is late, repeated or
     meant for another branch is never found, and only the router that a session came through may
-    propose for it. Memory is bounded by the open sessions and the depth.
+    propose for it. Memory is bounded by the open sessions, the depth and the
+    routers.
 
     A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
     exact: given the tokens before it, the rest was drawn from what it ships, and no verification
@@ -93,7 +94,7 @@ class ProposalBuffer:
         self._max_per_session = MAX_FAN_OUT + _LOOKED_UP_PER_TOKEN * (max_depth + 1)
         self._clock = clock
         self._sessions: dict[int, _Session] = {}
-        self._behind: set[str] = set()  # routers whose proposals came after their sessions' ends
+        self._heard: set[str] = set()  # routers that proposed for sessions that are not open
         self._changed = threading.Condition()
 
     def open(self, session_id: int, router: str, position: int, last_token_id: int) -> None:
@@ -144,6 +145,8 @@ class ProposalBuffer:
             Those that are open, and the router's.
         """
         with self._changed:
+            if session_ids is None:
+                self._heard.discard(router)
             ids = self._sessions.keys() if session_ids is None else session_ids
             lost = [i for i in ids if i in self._sessions and self._sessions[i].router == router]
             for session_id in lost:
@@ -172,7 +175,7 @@ class ProposalBuffer:
     def _offer(self, proposal: Proposal, router: str, *, is_valid: bool) -> Verdict:
         session = self._sessions.get(proposal.session_id)
         if session is None and is_valid:
-            self._behind.add(router)
+            self._heard.add(router)
         if session is None or session.router != router:
             return Verdict.STALE
         verdict = self._judge(session, proposal) if is_valid else Verdict.INVALID
@@ -244,11 +247,11 @@ class ProposalBuffer:
             was_alive, session.is_alive = session.is_alive, False
             return was_alive
 
-    def take_behind(self) -> set[str]:
-        """Routers of sound proposals for sessions that had ended, since the last call."""
+    def take_heard(self) -> set[str]:
+        """Routers of sound proposals for sessions that are not open, since the last call."""
         with self._changed:
-            behind, self._behind = self._behind, set()
-            return behind
+            heard, self._heard = self._heard, set()
+            return heard
 
     def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
         """Block until every session has its proposal, or the deadline on the clock passes."""

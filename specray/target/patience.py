@@ -64,11 +64,6 @@ class Patience:
         is_in_time = mostly_s <= max_wait_s
         return self._behind_rate * self.answer_s(max_wait_s, wanted) if is_in_time else math.inf
 
-    def probe_wait_s(self, max_wait_s: float, wanted: int) -> float:
-        """How long a probe's step waits on average: to its answer, or until it is given up."""
-        mean_s = self._answer_time.mean_s(self.expected_tokens(wanted)) or 0.0
-        return self._behind_rate * min(mean_s, max_wait_s)
-
     @property
     def chance(self) -> float:
         """Of a proposal that is asked for, to be there for its step and verified; more than 0."""
@@ -104,7 +99,7 @@ class Patience:
     def hear_of_router(self, router: str) -> None:
         """A proposal came through it, if only after its session's end.
 
-        Where answers are short all of them may do so, and nobody would ever wait for it again.
+        Where requests end soon all its proposals may, and nobody would ever wait for it again.
         """
         self._silence.pop(router, None)
 

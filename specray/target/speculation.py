@@ -281,7 +281,7 @@ class Speculation:
             num_others,
             partial(self._patience.expected_wait_s, self._max_wait_s()),
             full_wait_s=partial(self._patience.full_wait_s, self._max_wait_s()),
-            probe_wait_s=partial(self._patience.probe_wait_s, self._max_wait_s()),
+            waited_s=self._waited_s,
             chance=self._patience.chance,
             is_beside=self._patience.is_beside,
         )

@@ -48,7 +48,7 @@ class Waiting:
 
     def missing(self, sessions: Sequence[Session]) -> list[Session]:
         """Those whose proposal is due and may still come; late answers are heard of here."""
-        for router in self._buffer.take_behind():
+        for router in self._buffer.take_heard():
             self._patience.hear_of_router(router)
         missing = [s for s in sessions if s.is_due and not self._buffer.is_settled(s.session_id)]
         for session in missing:

@@ -68,7 +68,7 @@ class Engine:
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(
-            offers, 0, always(self.latency_s), probe_wait_s=always(self.probe_wait_s)
+            offers, 0, always(self.latency_s), waited_s=self.probe_wait_s
         )
         return self._depths
 
@@ -307,10 +307,18 @@ def test_a_wait_without_end_leaves_only_probes() -> None:
 def test_probes_are_the_rarer_the_longer_their_steps_wait_for_them() -> None:
     def num_probes(probe_wait_s: float) -> int:
         engine = Engine(latency_s=math.inf, probe_wait_s=probe_wait_s)
-        return sum(depth > 0 for (depth,) in engine.run(3000))
+        return sum(depth > 0 for (depth,) in engine.run(6000))
 
     few, more = num_probes(10 * memory_bound(1)), num_probes(memory_bound(1))
     assert 1 <= few < more / 4
+
+
+def test_a_rule_that_does_not_weigh_costs_knows_nothing_of_what_did_not_pay() -> None:
+    engine = Engine(latency_s=math.inf)
+    engine.run(100)
+    engine.planner.follow(FixedRule(3))
+
+    assert set(engine.run(20)) == {(3,)}
 
 
 def test_a_new_request_starts_with_what_its_source_has_shown() -> None:

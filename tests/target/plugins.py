@@ -96,7 +96,7 @@ class StubbornPlanner(Planner):
         wait_s: WaitTime,
         *,
         full_wait_s: WaitTime | None = None,
-        probe_wait_s: WaitTime | None = None,
+        waited_s: float = 0.0,
         chance: float = 1.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:

@@ -271,17 +271,17 @@ def test_a_sound_proposal_is_a_sign_of_life_even_if_late(
     assert not buffer.take_sign_of_life(1)
 
 
-@pytest.mark.parametrize(("token_ids", "behind"), [((5,), {ROUTER}), ((-1,), set())])
+@pytest.mark.parametrize(("token_ids", "heard"), [((5,), {ROUTER}), ((-1,), set())])
 def test_a_sound_proposal_tells_of_its_router_after_its_sessions_end(
-    buffer: ProposalBuffer, token_ids: tuple[int, ...], behind: set[str]
+    buffer: ProposalBuffer, token_ids: tuple[int, ...], heard: set[str]
 ) -> None:
     buffer.offer(proposal(token_ids=token_ids), ROUTER)
-    assert not buffer.take_behind()
+    assert not buffer.take_heard()
     buffer.close(1)
     buffer.offer(proposal(token_ids=token_ids), ROUTER)
 
-    assert buffer.take_behind() == behind
-    assert not buffer.take_behind()
+    assert buffer.take_heard() == heard
+    assert not buffer.take_heard()
 
 
 def test_a_proposal_that_was_taken_is_no_sign_of_life_later(buffer: ProposalBuffer) -> None:

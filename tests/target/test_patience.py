@@ -46,8 +46,6 @@ def test_a_step_waits_for_few_tokens_where_many_would_take_too_long() -> None:
     assert patience.answer_s(0.025, 4) == math.inf
     assert patience.full_wait_s(0.025, 2) == pytest.approx(0.02, rel=0.1)
     assert patience.full_wait_s(0.025, 4) == math.inf
-    assert patience.probe_wait_s(0.025, 2) == pytest.approx(0.02, rel=0.1)
-    assert patience.probe_wait_s(0.025, 4) == pytest.approx(0.025, rel=0.1)
 
     for num_tokens in [2, 4] * 20:  # near the limit, so that many of these waits end too early
         session.wanted_depth = num_tokens

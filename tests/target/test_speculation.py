@@ -957,6 +957,19 @@ def test_probes_of_a_draft_that_takes_many_steps_cost_hardly_anything(
     assert num_tokens / seconds > 0.99 / (world.step_s + world.token_s)
 
 
+def test_a_draft_that_becomes_fast_is_soon_found_out_where_waits_are_longer_than_steps(
+    world: World,
+) -> None:
+    world.step_s, world.latency_s = 0.002, 3 * MAX_WAIT_S
+    world.open(max_tokens=1_000_000)
+    world.run(5000)
+    world.latency_s = 0.001
+    started = world.clock.now
+    while sum(world.num_used[-100:]) < 90:
+        world.run(10)
+        assert world.clock.now - started < 15
+
+
 def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
     world.latency_s = 0.2
     world.open()
