@@ -73,6 +73,7 @@ class Commit:
     sent_at_ns: int  # the target's monotonic clock; comes back in the proposal
     accepted: tuple[Accepted, ...] = ()  # since the commit before; for who looks on, not for drafts
     was_late: bool = False  # nothing was there for its step, or only what was sent ahead too late
+    is_unawaited: bool = False  # no step is held back for an answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,6 @@ from specray.draft.pace import Rhythms, answer_depth
 from specray.draft.rollout import Draft
 from specray.types import Commit, Proposal, TruncatedDistributions
 
-_MOSTLY = 0.5  # of answers that are in time, from which on they are worth it
 _NO_CANDIDATES = TruncatedDistributions(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
 
 
@@ -88,19 +87,13 @@ class DraftAhead:
     def leave_unanswered(self, session: ModelSession) -> bool:
         """Whether the session's outcomes are better prepared for than its commit answered.
 
-        True where the target has the answer already. Where answers come too late for their step,
-        that step adds one token, and its outcomes can be drafted for at once; now and then an
-        answer is sent all the same, to learn whether it would be in time. So is one to a target
-        that asks again after a pause: it may wait for it, to learn how long answers take now.
+        True where the target has the answer already. Where no step is held back for one, it would
+        come too late: the step adds a token, whose outcomes can be drafted for at once.
         """
         followed = self._followed.get(session.session_id)
         if followed is not None:
             return followed.is_answered
-        rhythm = self._rhythms.of(session.target)
-        if not self.is_on or rhythm.verified_rate(was_ahead=False) >= _MOSTLY:
-            return False
-        is_trial = rhythm.takes_trial() or session.is_resumed
-        if is_trial or len(session) >= self._max_length:
+        if not (self.is_on and session.is_unawaited) or len(session) >= self._max_length:
             return False
         flight = InFlight((), _NO_CANDIDATES, was_ahead=False)
         self._begin(session, flight, 0, is_answered=True)

@@ -109,7 +109,7 @@ class ModelProposer:
             partial = self._ahead.take_partial(session)
             if partial is not None:
                 answers[session.session_id] = partial
-            elif not (session.depth and self._is_left_to_outcomes(session)):
+            elif not (session.depth and self._ahead.leave_unanswered(session)):
                 asking.append(session)
         rows = [row for row in self._plan(asking) if row.depth > 0]
         # Deepest first: the rows of each pass are then the first ones of the pass before.
@@ -169,15 +169,6 @@ class ModelProposer:
     def take_evicted(self) -> list[int]:
         """Sessions dropped to make room since the last call."""
         return self._store.take_evicted()
-
-    def _is_left_to_outcomes(self, session: ModelSession) -> bool:
-        """Whether its target has the answer, or is better served by what `work` drafts ahead.
-
-        That is nothing as long as prompts are to be read, and silence would look like a stall.
-        """
-        if self._ahead.is_answered(session.session_id):
-            return True
-        return not self._behind and self._ahead.leave_unanswered(session)
 
     def _check(self, token_ids: Sequence[int]) -> None:
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._model.vocab_size:

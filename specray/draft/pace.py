@@ -13,7 +13,6 @@ _RATE_GAIN = 0.05  # of each commit, in how many tokens it adds and how long it 
 _PAUSE = 4.0  # mean flights, after which a session rests, or its target does
 _VERIFIED_PRIOR, _PRIOR_STRENGTH = 0.7, 8.0  # of proposals in time; observations that it counts for
 _FORGETTING = 0.999  # per observation of one
-_TRIAL_PERIOD = 16  # every so many answers that would not be in time, one is sent all the same
 _MOST_TARGETS = 256  # whose rhythms are kept; the one that was silent for longest goes
 
 
@@ -26,7 +25,6 @@ class Rhythm:
         self._mean_flight_s = self._mean_tokens = 0.0
         self._lead_s = 0.0  # a continuation leaves so much earlier than its commit comes
         self._confidence = 1.0  # in what is known of passes
-        self._num_unanswered = 0  # commits that were left to what is drafted for their outcomes
         # Whether a proposal is verified at all: one that answers a commit may come too late.
         self._num_sent = {True: _PRIOR_STRENGTH, False: _PRIOR_STRENGTH}
         self._num_verified = dict.fromkeys((True, False), _VERIFIED_PRIOR * _PRIOR_STRENGTH)
@@ -68,11 +66,6 @@ class Rhythm:
         self._mean_flight_s += _RATE_GAIN * (seconds - self._mean_flight_s)
         self._mean_tokens += _RATE_GAIN * (num_tokens - self._mean_tokens)
         self._confidence *= _PASS_DOUBT
-
-    def takes_trial(self) -> bool:
-        """Whether an answer is sent though it is not expected to be in time: every so often."""
-        self._num_unanswered += 1
-        return self._num_unanswered % _TRIAL_PERIOD == 0
 
     def observe_pass(self) -> None:
         """Notes that a pass has run, so that it is known how long they take now.

@@ -14,7 +14,7 @@ class Session:
     __slots__ = (
         "commit_sent_at_ns",
         "depth",
-        "is_resumed",
+        "is_unawaited",
         "sampling",
         "session_id",
         "target",
@@ -34,7 +34,7 @@ class Session:
         self.sampling = opened.sampling
         self.token_ids = list(opened.token_ids)
         self.depth = min(opened.depth, MAX_DEPTH)
-        self.is_resumed = False  # whether the last commit asks for a proposal, the one before not
+        self.is_unawaited = False  # whether no step is held back for what the last commit asks for
         self.commit_sent_at_ns = 0
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Session:
                 f"its commit extends {commit.position}: reopen it"
             )
         self.token_ids += commit.token_ids
-        self.is_resumed = self.depth == 0 < commit.depth
+        self.is_unawaited = commit.is_unawaited
         self.depth = min(commit.depth, MAX_DEPTH)
         self.commit_sent_at_ns = commit.sent_at_ns
 

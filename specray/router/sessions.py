@@ -163,7 +163,7 @@ class SessionTable:
         if session is None:
             return
         owing = self._drafts[session.draft].owing
-        if commit.depth > 0:
+        if commit.depth > 0 and not commit.is_unawaited:
             session.commit_sent_at_ns = commit.sent_at_ns
             owing.setdefault(session.relay_id, self._clock())
         else:

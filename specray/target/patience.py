@@ -107,16 +107,21 @@ class Patience:
         """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""
         return min(wanted, max(1, math.ceil(self._answer_share * wanted - _ROUNDING)))
 
-    def observe_answer(self, session: Session, arrived: float, num_tokens: int = 0) -> None:
+    def observe_answer(
+        self, session: Session, arrived: float, num_tokens: int = 0, *, is_first: bool = False
+    ) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead.
 
         Args:
             session: whose.
             arrived: when.
             num_tokens: in the answer; none says nothing of others.
+            is_first: whether it asked for the first proposal after a pause, for which nothing can
+                have been drafted ahead.
         """
         is_behind = arrived > session.committed_at
-        self._behind_rate += _GAIN * (is_behind - self._behind_rate)
+        if not is_first:
+            self._behind_rate += _GAIN * (is_behind - self._behind_rate)
         if not is_behind:
             return
         self._answer_time.observe(max(1, num_tokens), arrived - session.committed_at)

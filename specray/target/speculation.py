@@ -135,9 +135,9 @@ class Speculation:
     def begin_wait(
         self, decoding: Sequence[int], num_others: int, *, may_wait: bool
     ) -> Wait | None:
-        """Until when to hold the step back, for which proposals; None if it does not pay.
+        """Until when to hold the step back, for which proposals; None if for none.
 
-        Nothing is waited for in a plain turn, which this decides too.
+        Nothing is waited for in a plain turn, which this decides.
         """
         self._note_losses()
         self._num_awaited, self._waited_s = 0, 0.0
@@ -147,17 +147,7 @@ class Speculation:
             return None
         for session in sessions:
             self._counters.count_lookup(session)
-        wait = None
-        if may_wait and (missing := self._waiting.missing(sessions)):
-            stop_gaps = {
-                session.session_id: proposal
-                for session in missing
-                if (proposal := self._find_stop_gap(session)) is not None
-            }
-            known = {session.session_id for session in missing if self._knows_as_much(session)}
-            wait = self._waiting.begin(
-                sessions, missing, stop_gaps, known, num_others, self._max_wait_s()
-            )
+        wait = self._waiting.begin(sessions, self._max_wait_s()) if may_wait else None
         if wait is not None:
             self._num_awaited = len(wait.awaited)
         return wait
@@ -288,13 +278,35 @@ class Speculation:
         self._is_drafting = any(depths)
         if self._planner.is_probing:
             self._patience.give_a_chance(self._max_wait_s())
+        told = []
         for i, (session, depth) in enumerate(zip(sessions, depths, strict=True)):
             length_before = lengths_before[session.session_id]
             session.wanted_depth = depth
             self._advance(session, length_before)
-            if depth > 0 or i in self._planner.near:
-                self._telling.commit(session, length_before)
+            is_told = depth > 0 or i in self._planner.near
+            if is_told and self._telling.begin_commit(session, length_before):
+                told.append(session)
+        self._choose_awaited(sessions, num_others)
+        for session in told:
+            self._telling.commit(session)
         self.flush()
+
+    def _choose_awaited(self, sessions: Sequence[Session], num_others: int) -> None:
+        """Decide which proposals the coming step is to be held back for; their drafts are told.
+
+        A draft that works ahead then answers just these. Left to find out by itself whether answers
+        are in time, it may stop them for a target that would wait, and the other way round.
+        """
+        missing = self._waiting.missing(sessions)
+        if not missing:
+            return
+        stop_gaps = {
+            session.session_id: proposal
+            for session in missing
+            if (proposal := self._find_stop_gap(session)) is not None
+        }
+        known = {session.session_id for session in missing if self._knows_as_much(session)}
+        self._waiting.choose(sessions, missing, stop_gaps, known, num_others, self._max_wait_s())
 
     def stats(self) -> TargetStats:
         """A snapshot of the counters; called on the stream server's thread."""
@@ -303,7 +315,7 @@ class Speculation:
     def _advance(self, session: Session, length_before: int) -> None:
         added = tuple(session.token_ids[length_before:])
         self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
-        session.is_due = False
+        session.is_due = session.is_awaited = False
 
     def _note_due(self, num_due: int, num_there: int) -> None:
         """Learn how many of the proposals that were asked for are there."""
@@ -339,7 +351,9 @@ class Speculation:
         if session.is_due:
             session.was_late = arrival is None or _is_late(arrival, session)
             if arrival is not None:
-                self._patience.observe_answer(session, arrival.at, len(arrival.proposal.token_ids))
+                num_tokens = len(arrival.proposal.token_ids)
+                is_first = self._planner.is_probing and self._planner.is_off
+                self._patience.observe_answer(session, arrival.at, num_tokens, is_first=is_first)
             elif is_covered:
                 self._patience.observe_answer(session, session.committed_at)
             else:

@@ -67,8 +67,8 @@ class Telling:
             session.num_told = num_tokens
             self._outgoing[session.router].opens.append(opened)
 
-    def commit(self, session: Session, length_before: int) -> None:
-        """Tell the draft what was added, and what it has missed, for one is told only if asked.
+    def begin_commit(self, session: Session, length_before: int) -> bool:
+        """Ask for a proposal, if one is wanted; whether there is a draft to tell.
 
         Args:
             session: already longer.
@@ -76,10 +76,12 @@ class Telling:
         """
         if not session.is_announced and len(session.token_ids) >= session.announced_from:
             self.announce(session, length_before)
-        if not session.is_announced:
-            return
+        session.is_due = session.is_announced and session.wanted_depth > 0
+        return session.is_announced
+
+    def commit(self, session: Session) -> None:
+        """Tell the draft what was added, and what it has missed, for one is told only if asked."""
         session.committed_at = self._tell(session, session.wanted_depth)
-        session.is_due = session.wanted_depth > 0
 
     def note_loss(self, session: Session) -> None:
         """Its draft let go of it; it is announced again, but ever later if none holds it for long.
@@ -125,6 +127,7 @@ class Telling:
                 if accepted.position < end  # an answer may end within what was accepted
             ),
             session.was_late,
+            is_unawaited=depth > 0 and not session.is_awaited,
         )
         self._outgoing[session.router].commits.append(commit)
         session.num_told, session.accepted, session.was_late = end, [], False

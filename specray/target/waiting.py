@@ -56,7 +56,7 @@ class Waiting:
                 self._patience.hear_of(session)  # too late for its step, but it answers
         return missing
 
-    def begin(
+    def choose(
         self,
         sessions: Sequence[Session],
         missing: Sequence[Session],
@@ -64,8 +64,8 @@ class Waiting:
         known: Collection[int],
         num_others: int,
         max_wait_s: float,
-    ) -> Wait | None:
-        """The wait that is worth it; None if there is none.
+    ) -> None:
+        """Note whose proposals the coming step is to be held back for: `Session.is_awaited`.
 
         Args:
             sessions: All that are to decode.
@@ -76,21 +76,30 @@ class Waiting:
             max_wait_s: The longest that is allowed.
         """
         owing = [s for s in missing if self._patience.has_left_for(s)]
-        if not owing:
-            return None
         awaited = [s for s in owing if s.session_id not in known]
-        if not awaited:
+        if owing and not awaited:
             self._patience.observe_no_need()
+        if not awaited:
+            return
+        if not self._is_worth_it(sessions, awaited, stop_gaps, num_others, max_wait_s):
+            self._patience.observe_refusal()
+            return
+        for session in awaited:
+            session.is_awaited = True
+
+    def begin(self, sessions: Sequence[Session], max_wait_s: float) -> Wait | None:
+        """The wait for those that were chosen; None if all are here, or it is too late.
+
+        Args:
+            sessions: All that decode in the step.
+            max_wait_s: The longest that is allowed.
+        """
+        awaited = [s for s in self.missing(sessions) if s.is_awaited]
+        if not awaited:
             return None
         started = self._clock()
         deadline = self._patience.deadline(awaited, max_wait_s)
-        is_worth_it = deadline > started and self._is_worth_it(
-            sessions, awaited, stop_gaps, num_others, max_wait_s
-        )
-        if not is_worth_it:
-            self._patience.observe_refusal()
-            return None
-        return Wait(awaited, started, deadline)
+        return Wait(awaited, started, deadline) if deadline > started else None
 
     def end(self, wait: Wait) -> float:
         """Learn from a wait that is over: all its proposals are here, or its time is up.
@@ -131,11 +140,10 @@ class Waiting:
             num_wanted = self._patience.expected_tokens(session.wanted_depth)
             wanted = self._offers.of_tokens(session, num_wanted)
             soon.append(wanted if is_awaited else offer)
-        elapsed_s = self._clock() - max(session.committed_at for session in awaited)
         deepest = max(session.wanted_depth for session in awaited)
-        left_s = max(0.0, self._patience.answer_s(max_wait_s, deepest) - elapsed_s)
+        answer_s = self._patience.answer_s(max_wait_s, deepest)
         now = self._planner.plan(here, num_others)
-        later = self._planner.plan(soon, num_others, left_s)
+        later = self._planner.plan(soon, num_others, answer_s)
         return later.goodput > now.goodput
 
 

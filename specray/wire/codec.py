@@ -145,6 +145,7 @@ def _commit_message(commit: Commit) -> pb.Commit:
         sent_at_ns=commit.sent_at_ns,
         accepted=[pb.Accepted(**accepted._asdict()) for accepted in commit.accepted],
         was_late=commit.was_late,
+        is_unawaited=commit.is_unawaited,
     )
 
 
@@ -161,6 +162,7 @@ def _commit(message: pb.Commit) -> Commit:
             if accepted.source in _KNOWN_SOURCES  # a newer target's may be unknown
         ),
         was_late=message.was_late,
+        is_unawaited=message.is_unawaited,
     )
 
 

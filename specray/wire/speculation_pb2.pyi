@@ -39,7 +39,7 @@ class OpenSession(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingSettings, _Mapping]] = ..., depth: _Optional[int] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("session_id", "position", "token_ids", "depth", "sent_at_ns", "accepted", "was_late")
+    __slots__ = ("session_id", "position", "token_ids", "depth", "sent_at_ns", "accepted", "was_late", "is_unawaited")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Commit(_message.Message):
     SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     WAS_LATE_FIELD_NUMBER: _ClassVar[int]
+    IS_UNAWAITED_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -54,7 +55,8 @@ class Commit(_message.Message):
     sent_at_ns: int
     accepted: _containers.RepeatedCompositeFieldContainer[Accepted]
     was_late: bool
-    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., depth: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., was_late: bool = ...) -> None: ...
+    is_unawaited: bool
+    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., depth: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., was_late: bool = ..., is_unawaited: bool = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("position", "num_tokens", "source")

@@ -145,13 +145,6 @@ def test_targets_that_share_a_draft_have_rhythms_of_their_own() -> None:
     assert rhythms.of("new").left_s(0.0, was_ahead=True) == math.inf
 
 
-def test_each_target_whose_answers_are_late_gets_one_now_and_then() -> None:
-    first, second = Rhythm(), Rhythm()
-    trials = [(first.takes_trial(), second.takes_trial()) for _ in range(32)]
-
-    assert [sum(each) for each in zip(*trials, strict=True)] == [2, 2]
-
-
 def test_rhythms_of_targets_that_went_are_forgotten() -> None:
     rhythms = Rhythms()
     first, kept = rhythms.of("0"), rhythms.of("kept")

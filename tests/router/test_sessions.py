@@ -200,6 +200,14 @@ def test_later_commits_do_not_extend_the_deadline(table: SessionTable, clock: Cl
     assert table.stalled(1.0) == ["d1"]
 
 
+def test_a_draft_owes_nothing_that_nobody_waits_for(table: SessionTable, clock: Clock) -> None:
+    table.from_target("t", opens(1))
+    unawaited = replace(commit(1, sent_at_ns=10), is_unawaited=True)
+    table.from_target("t", SessionFrame(commits=(unawaited,)))
+    clock.now = 9.0
+    assert table.stalled(1.0) == []
+
+
 def test_an_answer_settles_the_debt(table: SessionTable, clock: Clock) -> None:
     relay_id = owe(table, sent_at_ns=10)
     table.from_draft("d1", ProposalFrame((proposal(relay_id, 10), proposal(relay_id, 10))))

@@ -55,6 +55,15 @@ def test_a_step_waits_for_few_tokens_where_many_would_take_too_long() -> None:
     assert patience.full_wait_s(0.025, 4) == math.inf
 
 
+def test_the_first_answer_after_a_pause_says_nothing_of_what_is_drafted_ahead() -> None:
+    patience, session = Patience(), make_session()
+    for _ in range(50):
+        patience.observe_answer(session, 9.9, 2)
+        patience.observe_answer(session, 10.1, 2, is_first=True)
+    assert patience.answer_s(1.0, 2) > 0.05
+    assert patience.expected_wait_s(1.0, 2) < 0.01
+
+
 def test_what_came_ahead_or_empty_says_nothing_of_answers() -> None:
     patience, session = Patience(), make_session()
     for _ in range(50):

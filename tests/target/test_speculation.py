@@ -119,6 +119,7 @@ class Buffer(ProposalBuffer):
 
 
 Answer = Callable[[Commit, tuple[int, ...]], Proposal | None]
+Foresight = Callable[[int, tuple[int, ...]], Proposal | None]
 
 
 class World:
@@ -138,6 +139,7 @@ class World:
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
         self.model_quality = 1.0  # of that, for models
         self.answer: Answer = perfect
+        self.foresee: Foresight = nothing  # what is there before the commit that it extends
         self.token_at: Callable[[int], int] = lambda position: position % 100  # the target's own
         self.num_used: list[int] = []  # proposals, by step
         self._names = itertools.count(1)
@@ -180,6 +182,8 @@ class World:
         before = {session_id: len(self.tokens[session_id]) for session_id in ids}
         for session_id in ids:
             self._verify(session_id, chosen.get(session_id))
+            if (proposal := self.foresee(session_id, tuple(self.tokens[session_id]))) is not None:
+                self.buffer.offer(proposal, "r")
         num_committed = sum(len(self.tokens[i]) - before[i] for i in ids)
         num_requests = len(ids) + num_others
         self.speculation.observe_step(
@@ -222,8 +226,7 @@ class World:
 
 
 def perfect(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
-    guess = tuple((len(tokens) + i) % 100 for i in range(commit.depth))
-    return Proposal(commit.session_id, len(tokens), tokens[-1], guess, "model")
+    return right(commit.session_id, tokens, commit.depth)
 
 
 def short(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
@@ -234,6 +237,15 @@ def short(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
 
 def silent(_commit: Commit, _tokens: tuple[int, ...]) -> None:
     return None
+
+
+def nothing(_session_id: int, _tokens: tuple[int, ...]) -> None:
+    return None
+
+
+def right(session_id: int, tokens: tuple[int, ...], num_tokens: int) -> Proposal:
+    guess = tuple((len(tokens) + i) % 100 for i in range(num_tokens))
+    return Proposal(session_id, len(tokens), tokens[-1], guess, "model")
 
 
 @pytest.fixture
@@ -970,6 +982,35 @@ def test_a_draft_that_becomes_fast_is_soon_found_out_where_waits_are_longer_than
         assert world.clock.now - started < 15
 
 
+def test_drafts_are_told_whom_a_step_waits_for(world: World) -> None:
+    world.open()
+    world.run(20)
+    world.streams.take_sent()
+    num_waits = len(world.buffer.waits)
+    world.run(100)
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    awaited = [commit for commit in asking if not commit.is_unawaited]
+    assert 90 <= len(world.buffer.waits) - num_waits <= len(awaited)
+
+    world.foresee = lambda i, tokens: right(i, tokens, 2)
+    world.run(20)
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    assert len(asking) >= 15
+    assert all(commit.is_unawaited for commit in asking)  # as they are there
+
+
+def test_a_draft_that_answers_only_whom_a_step_waits_for_is_not_given_up(world: World) -> None:
+    """It works ahead, but can't foresee a thing; at first it takes its time to answer."""
+    world.latency_s = 0.5
+    world.answer = lambda commit, tokens: None if commit.is_unawaited else perfect(commit, tokens)
+    world.open()
+    world.run(300)
+    world.latency_s = 0.003
+    world.run(600)
+
+    assert sum(world.num_used[-100:]) >= 90
+
+
 def test_a_slow_first_answer_is_no_verdict(world: World) -> None:
     world.latency_s = 0.2
     world.open()
@@ -1034,14 +1075,8 @@ def test_a_few_late_proposals_are_not_worth_the_time_of_many_requests(world: Wor
     world.run(10)
     assert len(world.buffer.waits) > 5
 
-    def at_once_but_for_the_first(commit: Commit, tokens: tuple[int, ...]) -> Proposal | None:
-        if commit.session_id == 1:
-            return short(commit, tokens)
-        proposal = perfect(commit, tokens)
-        world.buffer.offer(proposal, "r")
-        return None
-
-    world.answer = at_once_but_for_the_first
+    world.answer = lambda commit, tokens: short(commit, tokens) if commit.session_id == 1 else None
+    world.foresee = lambda i, tokens: right(i, tokens, MAX_DEPTH) if i > 1 else None
     for _ in range(40):
         world.open()
     world.run(3)
@@ -1260,17 +1295,23 @@ def test_a_requests_sources_are_learnt_apart(world: World) -> None:
 
 
 def ahead(world: World, session_id: int, *, hit: Callable[[int], bool]) -> None:
-    """From now on the draft's proposals come while the step before them runs, where it can."""
+    """From now on the draft's proposals come while the step before them runs, where it can.
+
+    That is where the step before them was to have one, too.
+    """
     numbers = itertools.count()
+    foreseen: set[int] = set()  # lengths
+
+    def foresee(i: int, tokens: tuple[int, ...]) -> Proposal | None:
+        if i != session_id or not world.sessions[i].wanted_depth or not hit(next(numbers)):
+            return None
+        foreseen.add(len(tokens))
+        return right(i, tokens, 1)
 
     def answer(commit: Commit, tokens: tuple[int, ...]) -> Proposal | None:
-        proposal = short(commit, tokens)
-        if commit.session_id == session_id and hit(next(numbers)):
-            world.buffer.offer(proposal, "r")
-            return None
-        return proposal
+        return None if len(tokens) in foreseen else short(commit, tokens)
 
-    world.answer = answer
+    world.foresee, world.answer = foresee, answer
 
 
 def test_hits_late_ones_and_misses_are_counted(world: World) -> None:
@@ -1381,11 +1422,8 @@ def test_a_step_without_its_proposals_is_no_reason_to_give_up(
     sessions = [world.open(max_depth=1) for _ in range(num_sessions)]
     is_silent = False
 
-    def answer(commit: Commit, tokens: tuple[int, ...]) -> None:
-        if not is_silent:
-            world.buffer.offer(short(commit, tokens), "r")
-
-    world.answer = answer
+    world.answer = silent
+    world.foresee = lambda i, tokens: None if is_silent else right(i, tokens, 1)
     is_drafting = []
     for number in range(900):
         is_silent = number % 60 == 0
@@ -1400,12 +1438,8 @@ def test_empty_answers_are_no_proposals(world: World) -> None:
     """Of 32 requests the draft has room for two; what they gain is less than all of them lose."""
     sessions = [world.open(max_depth=1) for _ in range(32)]
 
-    def answer(commit: Commit, tokens: tuple[int, ...]) -> None:
-        proposal = short(commit, tokens)
-        has_room = commit.session_id <= 2
-        world.buffer.offer(proposal if has_room else replace(proposal, token_ids=()), "r")
-
-    world.answer = answer
+    world.answer = silent
+    world.foresee = lambda i, tokens: right(i, tokens, 1 if i <= 2 else 0)
     is_drafting = []
     for _ in range(1500):
         is_drafting.append(any(session.wanted_depth for session in sessions))

@@ -41,6 +41,7 @@ commits = st.builds(
     *(uint64, uint32, tokens, uint32, uint64),
     st.lists(accepted, max_size=2).map(tuple),
     st.booleans(),
+    st.booleans(),
 )
 session_frames = st.builds(
     SessionFrame,
