@@ -197,6 +197,14 @@ class Planner:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
         return self._plan(offers, batch)
 
+    def plan_decode(
+        self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
+    ) -> DepthPlan:
+        """As `plan`, for a step without prefills, as those are that may be held back."""
+        before = self._surroundings
+        around = Surroundings(before.num_kv_tokens, num_sampled=before.num_sampled)
+        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s, around))
+
     def _plan_ahead(
         self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
     ) -> DepthPlan:
@@ -377,8 +385,8 @@ class Planner:
         )
         return float(steps_s[-1] - steps_s[0])
 
-    def _batch(self, num_decoding: int, wait_s: float) -> Batch:
-        around = self._surroundings
+    def _batch(self, num_decoding: int, wait_s: float, around: Surroundings | None = None) -> Batch:
+        around = around or self._surroundings
         load = StepLoad(
             num_decoding + around.num_prefills,
             num_decoding + around.num_prefill_tokens,

@@ -60,8 +60,8 @@ class Proposer(Protocol):
 class DraftsAhead(Protocol):
     """What a proposer has that goes on drafting in `work`; see `specray.draft.ahead`.
 
-    It may leave sessions without an answer whose target has one already, or will sooner have one
-    for the commit after: their next proposals come from here.
+    It may leave sessions without an answer whose target has one already, or does not wait for one
+    (`Commit.is_unawaited`): their next proposals come from here.
     """
 
     def take_ahead(self) -> list[Proposal]:

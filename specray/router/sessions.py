@@ -23,7 +23,7 @@ class _Session:
     relay_id: int  # the id that the draft knows; never used twice
     draft: str
     request_id: str
-    commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal
+    commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal at once
 
     @property
     def names(self) -> dict[str, str | int]:

@@ -77,8 +77,7 @@ class ProposalBuffer:
 
     A proposal is looked up by session, length and last token, so whatever is late, repeated or
     meant for another branch is never found, and only the router that a session came through may
-    propose for it. Memory is bounded by the open sessions, the depth and the
-    routers.
+    propose for it. Memory is bounded by the open sessions, the depth and the routers.
 
     A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
     exact: given the tokens before it, the rest was drawn from what it ships, and no verification

@@ -129,9 +129,10 @@ class Patience:
             share = min(1.0, num_tokens / session.wanted_depth)
             self._answer_share += _GAIN * (share - self._answer_share)
 
-    def observe_absence(self) -> None:
-        """A step begins without a proposal that is due."""
-        self._behind_rate += _GAIN * (1 - self._behind_rate)
+    def observe_absence(self, *, is_first: bool = False) -> None:
+        """A step begins without a proposal that is due; see `observe_answer`."""
+        if not is_first:
+            self._behind_rate += _GAIN * (1 - self._behind_rate)
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool
@@ -175,12 +176,14 @@ class Patience:
         if math.isinf(self.answer_s(max_wait_s, 1)):
             self._behind_rate = min(self._behind_rate, _UNDECIDED)
 
-    def take_trial(self) -> bool:
+    @property
+    def is_trial_due(self) -> bool:
         """Whether to wait though it doesn't seem worth it, to learn how long answers take now."""
-        if self._num_refusals < self._trial_pause:
-            return False
+        return self._num_refusals >= self._trial_pause
+
+    def observe_trial(self) -> None:
+        """A step waits for that reason."""
         self._num_refusals, self._trial_pause = 0, min(2 * self._trial_pause, _LAST_TRIAL)
-        return True
 
     def observe_refusal(self) -> None:
         """A step goes on without what it might have waited for."""
@@ -198,16 +201,25 @@ class Patience:
         self._refusal_rate -= _GAIN * self._refusal_rate
         if not silent:
             self._num_refusals, self._trial_pause = 0, _FIRST_TRIAL
-        if silent:  # their proposals take longer than the wait; assume twice as long
-            num_tokens = max(self.expected_tokens(s.wanted_depth) for s in awaited)
-            waited_s = deadline - max(s.committed_at for s in awaited)
-            self._answer_time.observe(num_tokens, 2 * waited_s)
+        if silent:
+            self._take_longer(awaited, deadline)
         for session in silent:
             session.num_silent += 1
         silent_ids = {session.session_id for session in silent}
         heard_of = {s.router for s in awaited if s.session_id not in silent_ids}
         for router in {s.router for s in silent} - heard_of:
             self._silence[router] = self._silence.get(router, 0) + 1
+
+    def observe_overdue(self, awaited: Sequence[Session], deadline: float) -> None:
+        """A step can't wait for what should have been here by a deadline before it could begin."""
+        self._take_longer(awaited, deadline)
+        self.observe_refusal()
+
+    def _take_longer(self, awaited: Sequence[Session], deadline: float) -> None:
+        """Proposals take longer than until then; assume twice as long."""
+        num_tokens = max(self.expected_tokens(session.wanted_depth) for session in awaited)
+        waited_s = deadline - max(session.committed_at for session in awaited)
+        self._answer_time.observe(num_tokens, 2 * waited_s)
 
     def forget(self, router: str) -> None:
         """The router has gone; it may never come back, and if it does, with another draft."""

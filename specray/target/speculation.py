@@ -161,6 +161,7 @@ class Speculation:
         """The proposals that the coming step verifies, of those that are here."""
         self._note_losses()
         if self._is_plain_turn:
+            self._stop_gap.skip_step()
             return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         due = {session.session_id for session in sessions if session.is_due}
@@ -288,7 +289,9 @@ class Speculation:
                 told.append(session)
         self._choose_awaited(sessions, num_others)
         for session in told:
-            self._telling.commit(session)
+            # Nobody waits for one that is silent, but its router goes by what it owes.
+            is_awaited = session.is_awaited or not self._patience.has_left_for(session)
+            self._telling.commit(session, is_awaited=is_awaited)
         self.flush()
 
     def _choose_awaited(self, sessions: Sequence[Session], num_others: int) -> None:
@@ -298,15 +301,11 @@ class Speculation:
         are in time, it may stop them for a target that would wait, and the other way round.
         """
         missing = self._waiting.missing(sessions)
-        if not missing:
-            return
-        stop_gaps = {
-            session.session_id: proposal
-            for session in missing
-            if (proposal := self._find_stop_gap(session)) is not None
-        }
-        known = {session.session_id for session in missing if self._knows_as_much(session)}
-        self._waiting.choose(sessions, missing, stop_gaps, known, num_others, self._max_wait_s())
+        if missing:
+            known = {session.session_id for session in missing if self._knows_as_much(session)}
+            self._waiting.choose(
+                sessions, missing, self._find_stop_gap, known, num_others, self._max_wait_s()
+            )
 
     def stats(self) -> TargetStats:
         """A snapshot of the counters; called on the stream server's thread."""
@@ -348,16 +347,17 @@ class Speculation:
             self._patience.hear_of(session)
             if arrival.proposal.token_ids:
                 session.note_answer()
+        # Nothing can have been drafted ahead for what ends a pause.
+        is_first = self._planner.is_probing and self._planner.is_off
         if session.is_due:
             session.was_late = arrival is None or _is_late(arrival, session)
             if arrival is not None:
                 num_tokens = len(arrival.proposal.token_ids)
-                is_first = self._planner.is_probing and self._planner.is_off
                 self._patience.observe_answer(session, arrival.at, num_tokens, is_first=is_first)
             elif is_covered:
                 self._patience.observe_answer(session, session.committed_at)
             else:
-                self._patience.observe_absence()
+                self._patience.observe_absence(is_first=is_first)
                 self._counters.stats.num_misses += 1
         session.is_due = False
 

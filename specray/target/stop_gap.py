@@ -103,6 +103,10 @@ class StopGap:
         self._found[session_id] = max(copy, guess, key=_expected_length)
         return self._found[session_id]
 
+    def skip_step(self) -> None:
+        """The step verifies nothing, whatever was found: that says nothing of its worth."""
+        self._found = {}
+
     def end_step(self, verified: Collection[int], gain_s: float) -> None:
         """The step is planned: learn whether this is worth its time, and forget what was found.
 

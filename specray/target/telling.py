@@ -79,9 +79,15 @@ class Telling:
         session.is_due = session.is_announced and session.wanted_depth > 0
         return session.is_announced
 
-    def commit(self, session: Session) -> None:
-        """Tell the draft what was added, and what it has missed, for one is told only if asked."""
-        session.committed_at = self._tell(session, session.wanted_depth)
+    def commit(self, session: Session, *, is_awaited: bool) -> None:
+        """Tell the draft what was added, and what it has missed, for one is told only if asked.
+
+        Args:
+            session: its draft hears of it.
+            is_awaited: whether an answer matters that was not drafted ahead.
+        """
+        depth = session.wanted_depth
+        session.committed_at = self._tell(session, depth, is_unawaited=depth > 0 and not is_awaited)
 
     def note_loss(self, session: Session) -> None:
         """Its draft let go of it; it is announced again, but ever later if none holds it for long.
@@ -112,7 +118,7 @@ class Telling:
                 self._tell(session, 0)
             self._outgoing[session.router].closes.append(session.session_id)
 
-    def _tell(self, session: Session, depth: int) -> float:
+    def _tell(self, session: Session, depth: int, *, is_unawaited: bool = False) -> float:
         """Adds a commit of all that is new, and returns its time in seconds."""
         now, end = self._clock(), len(session.token_ids)
         commit = Commit(
@@ -127,7 +133,7 @@ class Telling:
                 if accepted.position < end  # an answer may end within what was accepted
             ),
             session.was_late,
-            is_unawaited=depth > 0 and not session.is_awaited,
+            is_unawaited,
         )
         self._outgoing[session.router].commits.append(commit)
         session.num_told, session.accepted, session.was_late = end, [], False

@@ -1,6 +1,6 @@
 """Whether to hold a step back for proposals that are due, and until when."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from specray.control.planner import Planner
@@ -45,6 +45,7 @@ class Waiting:
         self._planner = planner
         self._patience = patience
         self._clock = clock
+        self._is_trial = False  # whether the coming wait is just to see
 
     def missing(self, sessions: Sequence[Session]) -> list[Session]:
         """Those whose proposal is due and may still come; late answers are heard of here."""
@@ -60,7 +61,7 @@ class Waiting:
         self,
         sessions: Sequence[Session],
         missing: Sequence[Session],
-        stop_gaps: Mapping[int, Proposal],
+        find_stop_gap: Callable[[Session], Proposal | None],
         known: Collection[int],
         num_others: int,
         max_wait_s: float,
@@ -70,7 +71,7 @@ class Waiting:
         Args:
             sessions: All that are to decode.
             missing: Those of them whose proposals could be waited for.
-            stop_gaps: What some of these could verify instead.
+            find_stop_gap: What one of these could verify instead.
             known: Those of the missing whose drafts would hardly say more than the target knows.
             num_others: Further requests in the step.
             max_wait_s: The longest that is allowed.
@@ -81,7 +82,13 @@ class Waiting:
             self._patience.observe_no_need()
         if not awaited:
             return
-        if not self._is_worth_it(sessions, awaited, stop_gaps, num_others, max_wait_s):
+        is_forced = self._planner.is_probing or not self._planner.weighs_costs
+        self._is_trial = not is_forced and self._patience.is_trial_due
+        is_worth_it = max_wait_s > 0 and (
+            (is_forced or self._is_trial)
+            or self._is_worth_it(sessions, awaited, find_stop_gap, num_others, max_wait_s)
+        )
+        if not is_worth_it:
             self._patience.observe_refusal()
             return
         for session in awaited:
@@ -99,7 +106,12 @@ class Waiting:
             return None
         started = self._clock()
         deadline = self._patience.deadline(awaited, max_wait_s)
-        return Wait(awaited, started, deadline) if deadline > started else None
+        if deadline <= started:
+            self._patience.observe_overdue(awaited, deadline)
+            return None
+        if self._is_trial:
+            self._patience.observe_trial()
+        return Wait(awaited, started, deadline)
 
     def end(self, wait: Wait) -> float:
         """Learn from a wait that is over: all its proposals are here, or its time is up.
@@ -119,31 +131,30 @@ class Waiting:
         self,
         sessions: Sequence[Session],
         awaited: Sequence[Session],
-        stop_gaps: Mapping[int, Proposal],
+        find_stop_gap: Callable[[Session], Proposal | None],
         num_others: int,
         max_wait_s: float,
     ) -> bool:
-        if self._planner.is_probing or self._patience.take_trial():
-            return True
-        if not self._planner.weighs_costs:
-            return True
         awaited_ids = {session.session_id for session in awaited}
         here, soon = [], []
         for session in sessions:
             proposal = self._buffer.peek(session.session_id)
             num_here = _num_tokens(session, proposal)
             offer = self._offers.of_tokens(session, num_here)
-            if num_here == 0 and (stop_gap := stop_gaps.get(session.session_id)) is not None:
+            is_awaited = session.session_id in awaited_ids
+            stop_gap = find_stop_gap(session) if num_here == 0 and is_awaited else None
+            if stop_gap is not None:
                 offer = self._offers.of_proposal(session, stop_gap)
             here.append(offer)
-            is_awaited = session.session_id in awaited_ids
             num_wanted = self._patience.expected_tokens(session.wanted_depth)
             wanted = self._offers.of_tokens(session, num_wanted)
             soon.append(wanted if is_awaited else offer)
         deepest = max(session.wanted_depth for session in awaited)
+        # The time that a step takes to be prepared is not lost by waiting.
         answer_s = self._patience.answer_s(max_wait_s, deepest)
-        now = self._planner.plan(here, num_others)
-        later = self._planner.plan(soon, num_others, answer_s)
+        left_s = max(0.0, answer_s - self._planner.overhead.turnaround_s)
+        now = self._planner.plan_decode(here, num_others)
+        later = self._planner.plan_decode(soon, num_others, left_s)
         return later.goodput > now.goodput
 
 

@@ -35,14 +35,14 @@ class Engine:
     """Requests that decode together, with drafts of a quality that the test chooses."""
 
     def __init__(
-        self, num_requests: int = 1, latency_s: float = 0.003, probe_wait_s: float | None = None
+        self, num_requests: int = 1, latency_s: float = 0.003, waited_s: float | None = None
     ) -> None:
         self.planner = Planner()
         self.acceptances = [request_acceptance() for _ in range(num_requests)]
         self.quality = 0.8
         self.qualities: dict[int, float] = {}  # of requests whose drafts are others
         self.latency_s = latency_s
-        self.probe_wait_s = latency_s if probe_wait_s is None else probe_wait_s
+        self.waited_s = latency_s if waited_s is None else waited_s
         self.elapsed_s = 0.0
         self.num_committed = 0
         self._depths = (0,) * num_requests
@@ -68,7 +68,7 @@ class Engine:
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(
-            offers, 0, always(self.latency_s), waited_s=self.probe_wait_s
+            offers, 0, always(self.latency_s), waited_s=self.waited_s
         )
         return self._depths
 
@@ -305,8 +305,8 @@ def test_a_wait_without_end_leaves_only_probes() -> None:
 
 
 def test_probes_are_the_rarer_the_longer_their_steps_wait_for_them() -> None:
-    def num_probes(probe_wait_s: float) -> int:
-        engine = Engine(latency_s=math.inf, probe_wait_s=probe_wait_s)
+    def num_probes(waited_s: float) -> int:
+        engine = Engine(latency_s=math.inf, waited_s=waited_s)
         return sum(depth > 0 for (depth,) in engine.run(6000))
 
     few, more = num_probes(10 * memory_bound(1)), num_probes(memory_bound(1))

@@ -136,6 +136,7 @@ class World:
         self.draft_token_s = 0.0  # and for each token of an answer
         self.step_s = STEP_S
         self.token_s = TOKEN_S
+        self.turnaround_s = 0.0  # from a step to the next
         self.quality = 1.0  # 1: every draft token is accepted; 0: none
         self.model_quality = 1.0  # of that, for models
         self.answer: Answer = perfect
@@ -171,6 +172,7 @@ class World:
     ) -> dict[int, Proposal]:
         """One decode step of all sessions, and the draft's answers to its commits."""
         ids = list(self.sessions)
+        self.buffer.run_clock(self.clock.now + self.turnaround_s)
         self.speculation.expect(Surroundings(max_drafts=max_drafts))
         chosen = self.speculation.propose(ids, num_others, may_wait=may_wait)
         self.num_used.append(len(chosen))
@@ -999,6 +1001,44 @@ def test_drafts_are_told_whom_a_step_waits_for(world: World) -> None:
     assert all(commit.is_unawaited for commit in asking)  # as they are there
 
 
+def test_a_mute_draft_is_asked_though_no_step_waits_for_it(world: World) -> None:
+    """It may have stalled, which its router finds out by what it owes."""
+    world.open()
+    world.run(20)
+    world.answer = silent
+    world.run(10)
+    world.streams.take_sent()
+    num_waits = len(world.buffer.waits)
+    world.run(100)
+
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    assert asking
+    assert not any(commit.is_unawaited for commit in asking)
+    assert len(world.buffer.waits) == num_waits
+
+
+def test_answers_that_take_longer_than_a_step_is_prepared_are_found_out(world: World) -> None:
+    """They were there before the next step could begin; then no wait for them seems possible."""
+    world.turnaround_s = 0.005
+    world.open()
+    world.run(50)
+    assert not world.buffer.waits[5:]
+    world.latency_s = 0.012
+    world.run(300)
+
+    assert len(world.buffer.waits) > 100
+    assert sum(world.num_used[-100:]) >= 90
+
+
+def test_no_step_waits_where_none_may(world: World) -> None:
+    world.streams.policy = replace(world.streams.policy, max_wait_ms=0.0, depth_rule=FixedRule(2))
+    world.open()
+    world.run(50)
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    assert all(commit.is_unawaited for commit in asking[20:])
+    assert not world.buffer.waits
+
+
 def test_a_draft_that_answers_only_whom_a_step_waits_for_is_not_given_up(world: World) -> None:
     """It works ahead, but can't foresee a thing; at first it takes its time to answer."""
     world.latency_s = 0.5
@@ -1464,6 +1504,20 @@ def test_copies_do_not_pay_for_a_draft_that_is_late(world: World) -> None:
 
     assert sum(is_drafting[-600:]) < 60
     assert sum(world.num_used[-600:]) > 8 * 590
+
+
+def test_a_copy_continues_the_text_as_it_is(world: World) -> None:
+    """Also after a step that verified nothing, so that what was found before it was not used."""
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.token_at, world.answer, world.latency_s = five, periodic, 0.019
+    sessions = [world.open() for _ in range(3)]
+    num_plain = 0
+    for _ in range(300):
+        lengths = {session.session_id: len(session.token_ids) for session in sessions}
+        chosen = world.step()
+        num_plain += not chosen
+        assert all(proposal.position == lengths[i] for i, proposal in chosen.items())
+    assert num_plain > 2
 
 
 @pytest.fixture
