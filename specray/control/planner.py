@@ -34,7 +34,7 @@ _OFF_PERIOD = 4  # in so many steps, as little is learnt at depth 0 and each loo
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
 _PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
-_LEAST_GAIN = 1.02  # over plain decoding, to take speculation up again, or not to wait for drafts
+_LEAST_GAIN = 1.02  # over plain decoding that is expected before speculation is taken up again
 
 
 class Surroundings(NamedTuple):
@@ -223,7 +223,6 @@ class Planner:
         full_wait_s: WaitTime | None = None,
         waited_s: float = 0.0,
         chance: float = 1.0,
-        ahead_chance: float = 0.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
         """How deep the next proposals should be, given the wait for them.
@@ -242,7 +241,6 @@ class Planner:
                 most would take too long. As things are, if left out.
             waited_s: How long the step before was held back; what a probe's was, later ones pay.
             chance: Of a proposal that is asked for, to be there for its step.
-            ahead_chance: Likewise, if no step waits for it.
             is_beside: Whether drafts mostly work while the target does.
         """
         if self.is_probing:
@@ -262,14 +260,7 @@ class Planner:
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
-        least_gain = _LEAST_GAIN if self.is_off else 1.0
-        is_worth_it = self._is_worth_it(speculative, num_decoding, chance, total_s, least_gain)
-        if not is_worth_it and ahead_chance > 0:  # what is drafted ahead may be worth it alone
-            extra_s = ahead_chance * self.overhead.extra_s
-            speculative = self._plan_ahead(offers, num_plain, extra_s)
-            is_worth_it = self._is_worth_it(
-                speculative, num_decoding, ahead_chance, extra_s, _LEAST_GAIN
-            )
+        is_worth_it = self._is_worth_it(speculative, num_decoding, chance, total_s)
         if is_beside and is_worth_it and self._slowdown.take_rest():
             return nothing
         depths = speculative.depths if is_worth_it else nothing
@@ -290,15 +281,11 @@ class Planner:
         return self._answer_depth.choose(most, wait_s, self._step_s, goodput)
 
     def _is_worth_it(
-        self,
-        speculative: DepthPlan,
-        num_decoding: int,
-        chance: float,
-        wait_s: float,
-        least_gain: float,
+        self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
     ) -> bool:
         """Whether asking for proposals beats plain decoding, which no draft slows down."""
         plain = self._plan_ahead((), num_decoding)
+        least_gain = _LEAST_GAIN if self.is_off else 1.0
         goodput = _goodput_of_both(speculative, plain, chance, wait_s)
         return goodput > least_gain * self._slowdown.factor * plain.goodput
 

@@ -70,11 +70,6 @@ class Patience:
         return max(_LEAST_CHANCE, (1 - self._lost_rate) * (1 - self._unused_rate))
 
     @property
-    def ahead_chance(self) -> float:
-        """Of a proposal, to be drafted ahead in time and verified."""
-        return (1 - self._behind_rate) * (1 - self._unused_rate)
-
-    @property
     def is_beside(self) -> bool:
         """Whether drafts mostly work while the target does, not while it waits for them."""
         return self._awaited_rate < _MOSTLY
@@ -179,7 +174,7 @@ class Patience:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
         self._lost_rate *= _RELIEF
         if math.isinf(self.answer_s(max_wait_s, 1)):
-            self._behind_rate *= _RELIEF
+            self._behind_rate = min(self._behind_rate, _UNDECIDED)
 
     @property
     def is_trial_due(self) -> bool:

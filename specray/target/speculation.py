@@ -274,7 +274,6 @@ class Speculation:
             full_wait_s=partial(self._patience.full_wait_s, self._max_wait_s()),
             waited_s=self._waited_s,
             chance=self._patience.chance,
-            ahead_chance=self._patience.ahead_chance,
             is_beside=self._patience.is_beside,
         )
         self._is_drafting = any(depths)

@@ -43,7 +43,6 @@ class Engine:
         self.qualities: dict[int, float] = {}  # of requests whose drafts are others
         self.latency_s = latency_s
         self.waited_s = latency_s if waited_s is None else waited_s
-        self.ahead_chance = 0.0
         self.elapsed_s = 0.0
         self.num_committed = 0
         self._depths = (0,) * num_requests
@@ -69,11 +68,7 @@ class Engine:
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(
-            offers,
-            0,
-            always(self.latency_s),
-            waited_s=self.waited_s,
-            ahead_chance=self.ahead_chance,
+            offers, 0, always(self.latency_s), waited_s=self.waited_s
         )
         return self._depths
 
@@ -316,15 +311,6 @@ def test_probes_are_the_rarer_the_longer_their_steps_wait_for_them() -> None:
 
     few, more = num_probes(10 * memory_bound(1)), num_probes(memory_bound(1))
     assert 1 <= few < more / 4
-
-
-def test_what_is_drafted_ahead_may_be_worth_it_where_no_wait_is() -> None:
-    engine = Engine(latency_s=10 * memory_bound(1))
-    assert sum(depth > 0 for (depth,) in engine.run(400)[100:]) < 10
-    engine.ahead_chance = 0.4
-    assert sum(depth > 0 for (depth,) in engine.run(100)) > 90
-    engine.ahead_chance = 0.002
-    assert sum(depth > 0 for (depth,) in engine.run(100)) < 10
 
 
 def test_a_rule_that_does_not_weigh_costs_knows_nothing_of_what_did_not_pay() -> None:

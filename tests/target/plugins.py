@@ -98,7 +98,6 @@ class StubbornPlanner(Planner):
         full_wait_s: WaitTime | None = None,
         waited_s: float = 0.0,
         chance: float = 1.0,
-        ahead_chance: float = 0.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
         return tuple(offer.max_depth for offer in offers)
