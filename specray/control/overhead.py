@@ -36,11 +36,6 @@ class Overhead:
             self._speculative_s = self._plain_s + _RELIEF * (self._speculative_s - self._plain_s)
 
     @property
-    def turnaround_s(self) -> float:
-        """Seconds from a step's end to the next one's start; 0 before any was seen."""
-        return self._speculative_s or self._plain_s or 0.0
-
-    @property
     def extra_s(self) -> float:
         """Seconds that draft tokens add to a step; 0 until both kinds have been seen."""
         if self._plain_s is None or self._speculative_s is None:

@@ -107,21 +107,16 @@ class Patience:
         """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""
         return min(wanted, max(1, math.ceil(self._answer_share * wanted - _ROUNDING)))
 
-    def observe_answer(
-        self, session: Session, arrived: float, num_tokens: int = 0, *, is_first: bool = False
-    ) -> None:
+    def observe_answer(self, session: Session, arrived: float, num_tokens: int = 0) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead.
 
         Args:
             session: whose.
             arrived: when.
             num_tokens: in the answer; none says nothing of others.
-            is_first: whether it asked for the first proposal after a pause, for which nothing can
-                have been drafted ahead.
         """
         is_behind = arrived > session.committed_at
-        if not is_first:
-            self._behind_rate += _GAIN * (is_behind - self._behind_rate)
+        self._observe_behind(session, is_behind=is_behind)
         if not is_behind:
             return
         self._answer_time.observe(max(1, num_tokens), arrived - session.committed_at)
@@ -129,10 +124,14 @@ class Patience:
             share = min(1.0, num_tokens / session.wanted_depth)
             self._answer_share += _GAIN * (share - self._answer_share)
 
-    def observe_absence(self, *, is_first: bool = False) -> None:
-        """A step begins without a proposal that is due; see `observe_answer`."""
-        if not is_first:
-            self._behind_rate += _GAIN * (1 - self._behind_rate)
+    def observe_absence(self, session: Session) -> None:
+        """A step begins without a proposal that is due."""
+        self._observe_behind(session, is_behind=True)
+
+    def _observe_behind(self, session: Session, *, is_behind: bool) -> None:
+        """Nothing can have been drafted ahead for what ends a pause: it says nothing of that."""
+        if not session.is_resumed:
+            self._behind_rate += _GAIN * (is_behind - self._behind_rate)
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool

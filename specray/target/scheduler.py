@@ -202,7 +202,12 @@ class SpeculativeScheduler(Scheduler):
             if r.request_id in session_ids
         }
         others = len(grown) - len(committed)
-        self._speculation.commit(committed, others, may_draft=not self._draftless)
+        self._speculation.commit(
+            committed,
+            others,
+            may_draft=not self._draftless,
+            may_wait=not self._has_prefill(),
+        )
         return outputs
 
     def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:

@@ -45,6 +45,7 @@ class Session:
     confidences: tuple[float, ...] = ()  # of the proposal that is being verified
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     is_awaited: bool = False  # and the coming step is to be held back for it
+    is_resumed: bool = False  # its latest commit asks for a proposal, the one before did not
     wanted_depth: int = 0
     committed_at: float = 0.0  # when its latest commit left
     was_late: bool = False  # nothing has come for its step, or only what was sent ahead too late

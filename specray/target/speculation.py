@@ -252,7 +252,12 @@ class Speculation:
         self._planner.observe_step(load, step_s, is_drafting=self._is_drafting)
 
     def commit(
-        self, lengths_before: Mapping[int, int], num_others: int, *, may_draft: bool = True
+        self,
+        lengths_before: Mapping[int, int],
+        num_others: int,
+        *,
+        may_draft: bool = True,
+        may_wait: bool = True,
     ) -> None:
         """Tell the drafts what was added, and how deep the next proposals should be.
 
@@ -262,6 +267,7 @@ class Speculation:
             lengths_before: Session -> its tokens before the step, for those that got any.
             num_others: Further requests that decode.
             may_draft: Whether the next step may verify anything.
+            may_wait: Whether it may be held back, as far as that is known.
         """
         self._note_losses()
         self._planner.follow(self._streams.policy.depth_rule)
@@ -282,12 +288,14 @@ class Speculation:
         told = []
         for i, (session, depth) in enumerate(zip(sessions, depths, strict=True)):
             length_before = lengths_before[session.session_id]
+            session.is_resumed = session.wanted_depth == 0 < depth and session.committed_at > 0
             session.wanted_depth = depth
             self._advance(session, length_before)
             is_told = depth > 0 or i in self._planner.near
             if is_told and self._telling.begin_commit(session, length_before):
                 told.append(session)
-        self._choose_awaited(sessions, num_others)
+        if may_wait:
+            self._choose_awaited(sessions, num_others)
         for session in told:
             # Nobody waits for one that is silent, but its router goes by what it owes.
             is_awaited = session.is_awaited or not self._patience.has_left_for(session)
@@ -347,17 +355,14 @@ class Speculation:
             self._patience.hear_of(session)
             if arrival.proposal.token_ids:
                 session.note_answer()
-        # Nothing can have been drafted ahead for what ends a pause.
-        is_first = self._planner.is_probing and self._planner.is_off
         if session.is_due:
             session.was_late = arrival is None or _is_late(arrival, session)
             if arrival is not None:
-                num_tokens = len(arrival.proposal.token_ids)
-                self._patience.observe_answer(session, arrival.at, num_tokens, is_first=is_first)
+                self._patience.observe_answer(session, arrival.at, len(arrival.proposal.token_ids))
             elif is_covered:
                 self._patience.observe_answer(session, session.committed_at)
             else:
-                self._patience.observe_absence(is_first=is_first)
+                self._patience.observe_absence(session)
                 self._counters.stats.num_misses += 1
         session.is_due = False
 

@@ -10,6 +10,8 @@ from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.types import Proposal
 
+_GAIN = 0.05  # of each wait, in how much later than its commits it begins
+
 
 class Wait(NamedTuple):
     """A step that is held back for proposals that are due."""
@@ -46,6 +48,7 @@ class Waiting:
         self._patience = patience
         self._clock = clock
         self._is_trial = False  # whether the coming wait is just to see
+        self._free_s = 0.0  # from a commit until a step could begin: not lost by waiting
 
     def missing(self, sessions: Sequence[Session]) -> list[Session]:
         """Those whose proposal is due and may still come; late answers are heard of here."""
@@ -84,9 +87,8 @@ class Waiting:
             return
         is_forced = self._planner.is_probing or not self._planner.weighs_costs
         self._is_trial = not is_forced and self._patience.is_trial_due
-        is_worth_it = max_wait_s > 0 and (
-            (is_forced or self._is_trial)
-            or self._is_worth_it(sessions, awaited, find_stop_gap, num_others, max_wait_s)
+        is_worth_it = (is_forced or self._is_trial) or self._is_worth_it(
+            sessions, awaited, find_stop_gap, num_others, max_wait_s
         )
         if not is_worth_it:
             self._patience.observe_refusal()
@@ -105,12 +107,14 @@ class Waiting:
         if not awaited:
             return None
         started = self._clock()
+        free_s = started - max(session.committed_at for session in awaited)
+        self._free_s += _GAIN * (free_s - self._free_s)
+        if self._is_trial:
+            self._patience.observe_trial()
         deadline = self._patience.deadline(awaited, max_wait_s)
         if deadline <= started:
             self._patience.observe_overdue(awaited, deadline)
             return None
-        if self._is_trial:
-            self._patience.observe_trial()
         return Wait(awaited, started, deadline)
 
     def end(self, wait: Wait) -> float:
@@ -150,9 +154,8 @@ class Waiting:
             wanted = self._offers.of_tokens(session, num_wanted)
             soon.append(wanted if is_awaited else offer)
         deepest = max(session.wanted_depth for session in awaited)
-        # The time that a step takes to be prepared is not lost by waiting.
         answer_s = self._patience.answer_s(max_wait_s, deepest)
-        left_s = max(0.0, answer_s - self._planner.overhead.turnaround_s)
+        left_s = max(0.0, answer_s - self._free_s)
         now = self._planner.plan_decode(here, num_others)
         later = self._planner.plan_decode(soon, num_others, left_s)
         return later.goodput > now.goodput

@@ -56,10 +56,12 @@ def test_a_step_waits_for_few_tokens_where_many_would_take_too_long() -> None:
 
 
 def test_the_first_answer_after_a_pause_says_nothing_of_what_is_drafted_ahead() -> None:
-    patience, session = Patience(), make_session()
+    patience, session, resumed = Patience(), make_session(), make_session()
+    resumed.is_resumed = True
     for _ in range(50):
         patience.observe_answer(session, 9.9, 2)
-        patience.observe_answer(session, 10.1, 2, is_first=True)
+        patience.observe_answer(resumed, 10.1, 2)
+        patience.observe_absence(resumed)
     assert patience.answer_s(1.0, 2) > 0.05
     assert patience.expected_wait_s(1.0, 2) < 0.01
 
