@@ -10,7 +10,7 @@ from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.types import Proposal
 
-_GAIN = 0.05  # of each wait, in how much later than its commits it begins
+_GAIN = 0.1  # of each step, in how much later than commits it could begin
 
 
 class Wait(NamedTuple):
@@ -48,7 +48,7 @@ class Waiting:
         self._patience = patience
         self._clock = clock
         self._is_trial = False  # whether the coming wait is just to see
-        self._free_s = 0.0  # from a commit until a step could begin: not lost by waiting
+        self._free_s: float | None = None  # from commits until a step may begin: no wait's loss
 
     def missing(self, sessions: Sequence[Session]) -> list[Session]:
         """Those whose proposal is due and may still come; late answers are heard of here."""
@@ -103,12 +103,11 @@ class Waiting:
             sessions: All that decode in the step.
             max_wait_s: The longest that is allowed.
         """
+        started = self._clock()
+        self._observe_preparation(sessions, started)
         awaited = [s for s in self.missing(sessions) if s.is_awaited]
         if not awaited:
             return None
-        started = self._clock()
-        free_s = started - max(session.committed_at for session in awaited)
-        self._free_s += _GAIN * (free_s - self._free_s)
         if self._is_trial:
             self._patience.observe_trial()
         deadline = self._patience.deadline(awaited, max_wait_s)
@@ -116,6 +115,13 @@ class Waiting:
             self._patience.observe_overdue(awaited, deadline)
             return None
         return Wait(awaited, started, deadline)
+
+    def _observe_preparation(self, sessions: Sequence[Session], now_s: float) -> None:
+        committed_at = max((s.committed_at for s in sessions if s.is_due), default=None)
+        if committed_at is not None:
+            free_s = now_s - committed_at
+            before_s = self._free_s if self._free_s is not None else free_s
+            self._free_s = before_s + _GAIN * (free_s - before_s)
 
     def end(self, wait: Wait) -> float:
         """Learn from a wait that is over: all its proposals are here, or its time is up.
@@ -155,7 +161,7 @@ class Waiting:
             soon.append(wanted if is_awaited else offer)
         deepest = max(session.wanted_depth for session in awaited)
         answer_s = self._patience.answer_s(max_wait_s, deepest)
-        left_s = max(0.0, answer_s - self._free_s)
+        left_s = max(0.0, answer_s - (self._free_s or 0.0))
         now = self._planner.plan_decode(here, num_others)
         later = self._planner.plan_decode(soon, num_others, left_s)
         return later.goodput > now.goodput

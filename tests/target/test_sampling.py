@@ -159,7 +159,7 @@ def test_copies(engine: Engine, tiny: TinyModel, sources: Sources, name: str) ->
     with served(sources.proposer(KINDS[name], q)) as draft:
         answers, _ = run(engine, draft, params, 16 * BATCH, CREDULOUS, REPETITIVE)
     assert min(p_values(answers, Reference(tiny, REPETITIVE, FEW), PLAIN, q)) > ALPHA
-    assert (accepted_by_source(engine) - before)["prompt_lookup"] > 5 * BATCH
+    assert (accepted_by_source(engine) - before)["prompt_lookup"] > 3 * BATCH
 
 
 @pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])
@@ -189,7 +189,7 @@ def test_distributions_are_used_and_point_masses_are_exact_too(
 def test_a_wrong_distribution_shows(engine: Engine, tiny: TinyModel, reference: Reference) -> None:
     """The power check: a draft that draws from other distributions than it ships is believed."""
     liar = Distorted(tiny, PROMPT, lies=True)
-    answers, _ = run(engine, liar, sampled(), router=CREDULOUS)
+    answers, _ = run(engine, liar, sampled(), 120 * BATCH, CREDULOUS)
     first, *others = p_values(answers, reference, PLAIN, liar.dense())
     assert first > ALPHA  # it comes from the prefill, without a draft
     assert min(others) < ALPHA**2
@@ -244,7 +244,7 @@ def mixed(engine: Engine, tiny: TinyModel) -> Mixed:
         batches = (jobs[i : i + BATCH] for i in range(0, len(jobs), BATCH))
         outputs = [output for batch in batches for output in engine.run(batch)]
     proposed, accepted = tally.take()
-    assert proposed > 2 * len(jobs)
+    assert proposed > 1.5 * len(jobs)
     assert accepted / proposed > 0.2  # 0.26; with the distributions of other requests 0.14
     answers: dict[str, list[list[int]]] = {name: [] for name in MIXED}
     for name, output in zip(names, outputs, strict=True):
