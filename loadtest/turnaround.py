@@ -5,7 +5,8 @@
 Starts `deployments/local-hybrid.yaml` with a scheduler that writes each turnaround down, and sends
 it the bench's prompts, one at a time and eight. A hit is a step that verifies a draft's proposal
 and was not held back for any: what lies between is to take in the tokens, to tell drafts, to choose
-depths, and vLLM's own scheduling.
+depths, and vLLM's own scheduling. `lookups` says what became of the proposals that commits asked
+for: there when their step was scheduled, there later, or never.
 """
 
 import argparse
@@ -36,19 +37,24 @@ GREEDY = (0.0,)
 
 
 class TimingScheduler(SpeculativeScheduler):
-    """Keeps a journal of turnarounds on hits: requests in the step, seconds."""
+    """Keeps a journal of steps: requests, seconds if on a hit, and all hits, late and misses."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         self._file = Path(vllm_config.additional_config[record_steps.JOURNAL])
 
     def _observe_turnaround(self) -> None:
-        hits = self._speculation._counters.stats.turnaround_time
+        stats = self._speculation._counters.stats
+        hits = stats.turnaround_time
         count, sum_s = hits.count, hits.sum_s
         super()._observe_turnaround()
-        if hits.count > count:
-            with self._file.open("a") as file:
-                file.write(f"[{self._step.load.num_requests}, {hits.sum_s - sum_s:.7f}]\n")
+        step = [
+            self._step.load.num_requests,
+            hits.sum_s - sum_s if hits.count > count else None,
+            [stats.num_hits, stats.num_late, stats.num_absent],
+        ]
+        with self._file.open("a") as file:
+            file.write(f"{json.dumps(step)}\n")
 
 
 def build_app(args: dict[str, Any]) -> Any:
@@ -77,10 +83,13 @@ async def load(url: str, seconds: float, journal: Path) -> list[int]:
     return ends
 
 
-def summary(size: int, turnarounds_s: list[float]) -> dict[str, float]:
+def summary(size: int, turnarounds_s: list[float], lookups: list[list[int]]) -> dict[str, Any]:
     """What a step of so many requests took, in milliseconds."""
+    first, last = lookups[0], lookups[-1]
+    outcomes = zip(("hit", "late", "miss"), first, last, strict=True)
     return {
         "requests": size,
+        "lookups": {name: after - before for name, before, after in outcomes},
         "hits": len(turnarounds_s),
         "median_ms": round(1e3 * median(turnarounds_s), 3),
         "p95_ms": round(1e3 * quantiles(turnarounds_s, n=20)[-1], 3),
@@ -113,8 +122,9 @@ def main() -> None:
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
     rows = []
     for size, start, end in zip(SIZES, (0, *ends), ends, strict=False):
-        found = [seconds for requests, seconds in lines[start:end] if requests == size]
-        rows += [summary(size, found)] if len(found) > 1 else []
+        steps = lines[start:end]
+        found = [s for requests, s, _ in steps if requests == size and s is not None]
+        rows += [summary(size, found, [step[2] for step in steps])] if len(found) > 1 else []
     result = {"meta": collect_meta([]) | {"command": command}, "rows": rows}
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(rows, indent=1))

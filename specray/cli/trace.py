@@ -6,14 +6,12 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from specray.cli.output import say
 from specray.cli.trace_svg import picture
+from specray.cli.travels import Event, travels
 from specray.errors import InvalidConfigError
 from specray.types import STOP_GAPS
-
-Event = dict[str, Any]
 
 _ARROWS = {
     "commit sent": "target->>draft",
@@ -21,6 +19,7 @@ _ARROWS = {
     "answer buffered": "draft->>target",
 }
 _PROPOSALS = ("outcome buffered", "answer buffered")
+_BUFFER_TID = 1  # of a target's process, whose steps are its first track
 _NOTES = {"verify": "target", "draft ahead": "draft", "answer": "draft"}
 
 
@@ -56,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidConfigError(f"{file}: there is no folder {file.parent}")
     events = read(args.folder)
     if args.out:
-        args.out.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        tracks = [*in_tracks(events), *wire(events)]
+        args.out.write_text(json.dumps({"traceEvents": tracks, "displayTimeUnit": "ms"}))
     if args.mermaid:
         say("\n".join(diagram(events, args.mermaid)))
     if args.svg:
@@ -75,6 +75,35 @@ def read(folder: Path) -> list[Event]:
         )
     events = [event for file in files for event in _events(file)]
     return sorted(events, key=lambda event: event.get("ts", 0.0))
+
+
+def in_tracks(events: Sequence[Event]) -> Iterator[Event]:
+    """The events, a target's buffer in a track of its own below its steps."""
+    buffers: set[int] = set()
+    for event in events:
+        if event["name"] not in _PROPOSALS:
+            yield event
+            continue
+        pid = event["pid"]
+        if pid not in buffers:
+            buffers.add(pid)
+            yield _named("thread_name", "buffer", pid, _BUFFER_TID)
+        yield event | {"tid": _BUFFER_TID}
+
+
+def wire(events: Sequence[Event]) -> Iterator[Event]:
+    """Commits and proposals on their way, as spans that may overlap, of a process of their own."""
+    pid = 1 + max((event["pid"] for event in events), default=0)
+    for number, (kind, left_us, arrived_us) in enumerate(travels(events)):
+        if number == 0:
+            yield _named("process_name", "wire", pid, 0)
+        span = {"name": kind, "cat": "wire", "id": number, "pid": pid, "tid": 0}
+        yield span | {"ph": "b", "ts": left_us}
+        yield span | {"ph": "e", "ts": arrived_us}
+
+
+def _named(what: str, name: str, pid: int, tid: int) -> Event:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _picture(events: Sequence[Event], num_commits: int, folder: Path) -> str:

@@ -1,12 +1,9 @@
 """A timeline as a picture: what target, buffer and draft did when, and what travelled."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from specray.cli.travels import Event, Travel, travels
 from specray.types import STOP_GAPS
-
-Event = dict[str, Any]
 
 _WIDTH, _LEFT, _RIGHT, _HEIGHT = 960, 76, 14, 300
 _TARGET, _BUFFER, _DRAFT, _AXIS = 40, 118, 206, 262  # tops of the lanes
@@ -34,7 +31,7 @@ def picture(events: Sequence[Event], begin_us: float, end_us: float) -> str:
     drawing = _Drawing(begin_us, end_us)
     shapes = [
         *(shape for lane in _lanes() for shape in lane),
-        *drawing.arrows(_travels(events)),
+        *drawing.arrows(travels(events)),
         *(shape for event in events for shape in drawing.event(event)),
         *drawing.uses(events),
         *drawing.axis(),
@@ -53,26 +50,6 @@ def _lanes() -> Iterator[tuple[str, ...]]:
     yield (f'<line x1="{_LEFT}" y1="{_BUFFER}" x2="{_WIDTH - _RIGHT}" y2="{_BUFFER}"/>',)
 
 
-def _travels(events: Sequence[Event]) -> Iterator[tuple[str, float, float]]:
-    """Each commit and proposal: its class, when it left and when it arrived."""
-    under_way: dict[tuple[str, int], deque[float]] = defaultdict(deque)
-    answered_us = 0.0
-    for event in events:
-        name, facts = event["name"], event.get("args", {})
-        if name in ("commit sent", "outcome sent"):
-            under_way[name, facts["at"]].append(event["ts"])
-        elif name == "answer":
-            answered_us = event["ts"] + event["dur"]
-        elif name == "commit arrived":
-            for at in facts["at"]:
-                if left := under_way["commit sent", at]:
-                    yield "up", left.popleft(), event["ts"]
-        elif name == "outcome buffered" and (left := under_way["outcome sent", facts["at"]]):
-            yield "down", left.popleft(), event["ts"]
-        elif name == "answer buffered":
-            yield "down", answered_us, event["ts"]
-
-
 def _is_its_own(verification: Event) -> bool:
     """Whether all that it verified is the target's own."""
     sources = verification["args"].get("sources")
@@ -85,13 +62,14 @@ class _Drawing:
     def __init__(self, begin_us: float, end_us: float) -> None:
         self._begin_us, self._end_us = begin_us, end_us
 
-    def arrows(self, travels: Iterator[tuple[str, float, float]]) -> Iterator[str]:
-        for kind, left_us, arrived_us in travels:
+    def arrows(self, travelled: Iterable[Travel]) -> Iterator[str]:
+        for kind, left_us, arrived_us in travelled:
             if not (self._has(left_us) and self._has(arrived_us)):
                 continue
-            ends = (_TARGET + _BAR, _DRAFT) if kind == "up" else (_DRAFT, _BUFFER)
-            yield self._line(kind, left_us, ends[0], arrived_us, ends[1])
-            if kind == "down":
+            is_up = kind == "commit"
+            ends = (_TARGET + _BAR, _DRAFT) if is_up else (_DRAFT, _BUFFER)
+            yield self._line("up" if is_up else "down", left_us, ends[0], arrived_us, ends[1])
+            if not is_up:
                 yield f'<circle cx="{self._x(arrived_us):.1f}" cy="{_BUFFER}" r="2.5"/>'
 
     def event(self, event: Event) -> Iterator[str]:

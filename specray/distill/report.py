@@ -147,15 +147,22 @@ def _markdown_lines(report: dict[str, Any]) -> Iterator[str]:
         "their weights); speedups are for batch 1 and take verification to be free"
     )
     yield ""
-    yield "Held-out prompts; text that was sampled is sampled at temperature 1."
+    yield (
+        "Held-out prompts; text that was sampled is sampled at temperature 1. How often the first "
+        "proposed token is accepted, how often all of the first 2, 3, 5 and 8, and what it brings."
+    )
     yield ""
-    yield "| prompts | text | answers | first token | tokens/step at 3 / 5 / 8 | depth | speedup |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| prompts | text | answers | first token | 2 / 3 / 5 / 8 | tokens/step at 3 / 5 / 8 | "
+        "depth | speedup |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
     for kind in report["kinds"]:
-        steps = " / ".join(f"{kind['tokens_per_step'][depth - 1]:.2f}" for depth in (3, 5, 8))
+        chains = _by_depth(kind["survival"], (2, 3, 5, 8))
+        steps = _by_depth(kind["tokens_per_step"], (3, 5, 8))
         yield (
             f"| {kind['kind']} | {kind['mode']} | {kind['num_answers']} | "
-            f"{kind['first_token']:.3f} | {steps} | {kind['recommended_depth']} | "
+            f"{kind['first_token']:.3f} | {chains} | {steps} | {kind['recommended_depth']} | "
             f"{kind['speedup']:.2f} |"
         )
     yield ""
@@ -166,3 +173,7 @@ def _markdown_lines(report: dict[str, Any]) -> Iterator[str]:
             f"| {point['tokens']:,} | {point['loss']:.3f} | {point['greedy_agreement']:.3f} | "
             f"{point['sampled_overlap']:.3f} |"
         )
+
+
+def _by_depth(figures: Sequence[float], depths: Sequence[int]) -> str:
+    return " / ".join(f"{figures[depth - 1]:.2f}" for depth in depths)

@@ -37,8 +37,8 @@ def test_one_trace_in_the_order_of_time(folder: Path) -> None:
     out = folder / "trace.json"
     assert main(["trace", str(folder), "--out", str(out)]) == 0
     events = json.loads(out.read_text())["traceEvents"]
-    assert len(events) == 7
     times = [event["ts"] for event in events if event["ph"] != "M"]
+    assert len(times) == 6
     assert times == sorted(times)
 
 
@@ -126,6 +126,34 @@ def _mark(name: str, ts: float, **args: Any) -> dict[str, Any]:
 
 def _span(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
     return _mark(name, ts, **args) | {"ph": "X", "dur": dur}
+
+
+def test_a_trace_has_the_wire_and_the_buffer_as_tracks(request_folder: Path) -> None:
+    out = request_folder / "trace.json"
+    assert main(["trace", str(request_folder), "--out", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+
+    tracks = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["ph"] == "M"
+    }
+    assert set(tracks.values()) == {"buffer", "wire"}
+    on = {
+        name: [e for e in events if tracks.get((e["pid"], e["tid"])) == name]
+        for name in tracks.values()
+    }
+    buffered = [event["name"] for event in on["buffer"] if event["ph"] == "i"]
+    assert buffered == ["outcome buffered", "outcome buffered", "answer buffered"]
+    begun = {e["id"]: (e["name"], e["ts"]) for e in on["wire"] if e["ph"] == "b"}
+    ended = {e["id"]: e["ts"] for e in on["wire"] if e["ph"] == "e"}
+    assert [(*begun[i], ended[i]) for i in begun] == [
+        ("commit", 0, 2_500),
+        ("proposal", 9_500, 12_000),
+        ("proposal", 9_500, 13_000),
+        ("commit", 50_600, 53_000),
+        ("proposal", 57_500, 60_000),
+    ]
 
 
 def test_a_picture_shows_what_was_done_and_what_travelled(request_folder: Path) -> None:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -421,6 +423,40 @@ def test_a_killed_process_is_resumed(target: Path, made: DistillSettings, tmp_pa
     )
     assert all(torch.equal(draft[name], weight) for name, weight in wanted.items())
 
+
+@pytest.mark.e2e  # two such processes
+def test_a_process_that_is_killed_at_any_moment_is_resumed(
+    target: Path, made: DistillSettings, tmp_path: Path
+) -> None:
+    """SIGKILL wherever it is, twice, then the same draft as without; what is drawn is the delay."""
+    delays = random.Random(0)
+    words = [sys.executable, "-c", _RUN_WITHOUT_PAUSE, str(target), str(tmp_path)]
+    for _ in range(2):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(delays.uniform(0, _TINY_RUN_S))
+            process.kill()
+
+    run(make_settings(target, tmp_path))
+
+    draft, wanted = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (tmp_path / "draft", made.out)
+    )
+    assert all(torch.equal(draft[name], weight) for name, weight in wanted.items())
+
+
+_TINY_RUN_S = 3.0  # what the whole takes at least, once all is imported
+
+_RUN_WITHOUT_PAUSE = """
+import sys
+from pathlib import Path
+from tests.distill.test_pipeline import make_settings, run
+
+print("begins", flush=True)
+run(make_settings(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
 
 _RUN_TO_BE_KILLED = """
 import sys, time

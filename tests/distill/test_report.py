@@ -121,7 +121,7 @@ def test_the_report_for_people_has_every_kind_and_the_curve() -> None:
 
     text = to_markdown(to_json(reports, curve, facts))
 
-    assert "| chat | greedy | 1 | 1.000 | 4.00 / 6.00 / 9.00 |" in text
+    assert "| chat | greedy | 1 | 1.000 | 1.00 / 1.00 / 1.00 / 1.00 | 4.00 / 6.00 / 9.00 |" in text
     assert "| 12,345 | 1.500 | 0.400 | 0.300 |" in text
     assert "specray distill tiny out" in text
     assert "trained on 20,000 answer tokens, 5,000 of them different" in text

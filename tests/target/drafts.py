@@ -3,12 +3,13 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specray.errors import SessionRejectedError
-from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
+from specray.types import Commit, OpenSession, Proposal, SessionFrame, TruncatedDistributions
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
 _SUPPORT = 24
@@ -233,23 +234,26 @@ class DistortedAhead(Distorted):
         return np.concatenate(chain)
 
 
-class Disturbance:
-    """Loses, repeats, delays and reorders proposals."""
+T = TypeVar("T", Proposal, SessionFrame)
+
+
+class Disturbance(Generic[T]):
+    """Loses, repeats, delays and reorders what is sent: proposals, or frames of commits."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
-        self._held: list[Proposal] = []
+        self._held: list[T] = []
 
-    def pass_on(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        proposals = [*self._held, *proposals]
-        self._random.shuffle(proposals)
+    def pass_on(self, items: Sequence[T]) -> list[T]:
+        items = [*self._held, *items]
+        self._random.shuffle(items)
         self._held, sent = [], []
-        for proposal in proposals:
+        for item in items:
             fate = self._random.random()
             if fate > 0.1:  # else it is lost
-                (self._held if fate < 0.3 else sent).append(proposal)
+                (self._held if fate < 0.3 else sent).append(item)
             if fate > 0.85:  # comes twice, now and later
-                self._held.append(proposal)
+                self._held.append(item)
         return sent
 
 
@@ -258,7 +262,7 @@ class Disturbed:
 
     def __init__(self, draft: Draft, seed: int = 0) -> None:
         self._draft = draft
-        self._disturbance = Disturbance(seed)
+        self._disturbance: Disturbance[Proposal] = Disturbance(seed)
 
     def open(self, session: OpenSession) -> None:
         self._draft.open(session)

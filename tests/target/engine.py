@@ -24,7 +24,7 @@ from specray.draft.proposer import Proposer
 from specray.draft.service import DraftService
 from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
-from specray.types import Commit, ProposalFrame, SessionFrame, SpeculationPolicy
+from specray.types import Commit, Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.client import Stream, connect_target, get_stats_blocking
 from specray.wire.stats import TargetStats
 from tests.target.drafts import Disturbance
@@ -174,7 +174,7 @@ class _Relay:
 
     name: str
     stream: Stream[SessionFrame, ProposalFrame]  # to the target
-    disturbance: Disturbance | None = None
+    disturbance: Disturbance[Proposal] | None = None
 
     def send(self, frame: ProposalFrame) -> None:
         if self.disturbance is not None:
@@ -189,7 +189,7 @@ class FakeRouter:
     in a replica.
 
     After `num_frames` frames it hangs up, and connects anew for the next proposer if there is one.
-    What a draft's service sends may be disturbed on its way.
+    What a draft's service sends may be disturbed on its way, and what it is sent.
     """
 
     def __init__(
@@ -198,13 +198,15 @@ class FakeRouter:
         *proposers: Proposer | DraftService,
         name: str = ROUTER,
         num_frames: int | None = None,
-        disturbance: Disturbance | None = None,
+        disturbance: Disturbance[Proposal] | None = None,
+        frames: Disturbance[SessionFrame] | None = None,
     ) -> None:
         self._address = address
         self._name = name
         self._proposers = proposers
         self._num_frames = num_frames
         self._disturbance = disturbance
+        self._frames = frames
         self._is_connected = threading.Event()
         self._stream: Stream[SessionFrame, ProposalFrame] | None = None
         self._is_leaving = False
@@ -259,7 +261,8 @@ class FakeRouter:
         relay = _Relay(self._name, stream, self._disturbance)
         draft.connected(relay)
         async for frame in stream:
-            draft.received(relay, frame)
+            for passed in [frame] if self._frames is None else self._frames.pass_on([frame]):
+                draft.received(relay, passed)
         draft.disconnected(relay)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from vllm import SamplingParams
 
-from specray.types import SourceStats, SpeculationPolicy
+from specray.types import SessionFrame, SourceStats, SpeculationPolicy
 from specray.wire.client import configure_blocking
 from tests.saboteur import Saboteur
 from tests.target.drafts import Disturbance, Disturbed, Frozen, ScriptedAhead
@@ -161,28 +161,33 @@ def test_every_kind_of_draft(
     assert {source for source, num in accepted.items() if num > 10} == KINDS[name].sources
 
 
-def test_a_model_whose_proposals_are_lost_repeated_late_and_out_of_order(
+@pytest.mark.parametrize(
+    ("name", "frames"),
+    [("model", None), ("hybrid", None), ("model", Disturbance())],
+    ids=["model", "hybrid", "commits too"],
+)
+def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     engine: Engine,
     tiny: TinyModel,
     sources: Sources,
     halves: Halves,
     halves_answers: list[list[int]],
+    name: str,
+    frames: Disturbance[SessionFrame] | None,
 ) -> None:
-    """Those that it drafts ahead, too."""
-    before = engine.stats()
-    proposer = sources.proposer(KINDS["model"], followers(halves_answers))
+    """Those that it drafts ahead, too; and what it is told of requests."""
+    before, accepted_before = engine.stats(), accepted_by_source(engine)
+    proposer = sources.proposer(KINDS[name], followers(halves_answers))
     with (
         served(proposer) as draft,
-        FakeRouter(engine.address, draft, disturbance=Disturbance()),
+        FakeRouter(engine.address, draft, disturbance=Disturbance(), frames=frames),
     ):
         got = halves.answers(engine, (None, 5, 3, None))
     assert_same(tiny, [*halves.free, *halves.few], halves_answers, got)
-    after = engine.stats()
-    assert (
-        after.sources["model"].num_accepted
-        > before.sources.get("model", SourceStats()).num_accepted + 10
-    )
+    after, accepted = engine.stats(), accepted_by_source(engine) - accepted_before
+    assert accepted["model"] > 10
     assert after.num_late + after.num_absent > before.num_late + before.num_absent
+    assert after.num_open_sessions == 0
 
 
 def test_copies_from_the_requests_own_text(

@@ -8,6 +8,7 @@ number of requests at once and temperature is kept. Then all are measured in rou
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specray.cli.bench.deployment import Deployment
 from specray.cli.bench.plan import CONCURRENCIES, Cell, Plan
@@ -24,6 +25,7 @@ from specray.cli.bench.workloads import MIXED, WORKLOADS
 
 KIND = "peers"
 BASELINE = "vllm"
+SHARED_TOKENS = 65536  # of earlier answers, which vLLM's `suffix` looks up, too
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 8}
 
 
@@ -76,9 +78,14 @@ def make_systems(deployment: Deployment, depths: tuple[int, ...]) -> list[System
     plain = make_settings(deployment, (None,))
     deep = make_settings(deployment, depths)
     draft_model = {"method": "draft_model", "model": deployment.draft}
-    ours = {"lookup": "prompt_lookup", "draft": "model", "hybrid": "hybrid"}
+    ours: dict[str, dict[str, Any]] = {
+        "lookup": {"method": "prompt_lookup"},
+        "shared": {"method": "prompt_lookup", "prompt_lookup": {"shared_tokens": SHARED_TOKENS}},
+        "draft": {"method": "model"},
+        "hybrid": {"method": "hybrid"},
+    }
     if deployment.has_ngrams:
-        ours["ngram"] = "ngram"
+        ours["ngram"] = {"method": "ngram"}
     return [
         VllmSystem(BASELINE, deployment, None, plain),
         VllmSystem("vllm-ngram", deployment, NGRAM, deep),
@@ -88,8 +95,8 @@ def make_systems(deployment: Deployment, depths: tuple[int, ...]) -> list[System
         GenerateSystem("hf-lookup", "prompt_lookup", deployment, by_depth),
         GenerateSystem("hf-assisted", "assisted", deployment, by_depth, needs_draft=True),
         *(
-            SpecraySystem(f"specray-{name}", deployment, {"draft": {"method": method}})
-            for name, method in ours.items()
+            SpecraySystem(f"specray-{name}", deployment, {"draft": draft})
+            for name, draft in ours.items()
         ),
     ]
 
