@@ -6,7 +6,7 @@ Starts `deployments/local-hybrid.yaml` with a scheduler that writes each turnaro
 it the bench's prompts, one at a time and eight. A hit is a step that verifies a draft's proposal
 and was not held back for any: what lies between is to take in the tokens, to tell drafts, to choose
 depths, and vLLM's own scheduling. `lookups` says what became of the proposals that commits asked
-for: there when their step was scheduled, there later, or never.
+for, in all steps of the time: there when their step was scheduled, there later, or never.
 """
 
 import argparse
@@ -83,13 +83,14 @@ async def load(url: str, seconds: float, journal: Path) -> list[int]:
     return ends
 
 
-def summary(size: int, turnarounds_s: list[float], lookups: list[list[int]]) -> dict[str, Any]:
-    """What a step of so many requests took, in milliseconds."""
-    first, last = lookups[0], lookups[-1]
-    outcomes = zip(("hit", "late", "miss"), first, last, strict=True)
+def summary(
+    size: int, turnarounds_s: list[float], before: list[int], after: list[int]
+) -> dict[str, Any]:
+    """What a step of so many requests took, in milliseconds, and what was there in all."""
+    outcomes = zip(("hit", "late", "miss"), before, after, strict=True)
     return {
         "requests": size,
-        "lookups": {name: after - before for name, before, after in outcomes},
+        "lookups": {name: last - first for name, first, last in outcomes},
         "hits": len(turnarounds_s),
         "median_ms": round(1e3 * median(turnarounds_s), 3),
         "p95_ms": round(1e3 * quantiles(turnarounds_s, n=20)[-1], 3),
@@ -122,9 +123,9 @@ def main() -> None:
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
     rows = []
     for size, start, end in zip(SIZES, (0, *ends), ends, strict=False):
-        steps = lines[start:end]
-        found = [s for requests, s, _ in steps if requests == size and s is not None]
-        rows += [summary(size, found, [step[2] for step in steps])] if len(found) > 1 else []
+        found = [s for requests, s, _ in lines[start:end] if requests == size and s is not None]
+        before = lines[start - 1][2] if start else [0, 0, 0]
+        rows += [summary(size, found, before, lines[end - 1][2])] if len(found) > 1 else []
     result = {"meta": collect_meta([]) | {"command": command}, "rows": rows}
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(rows, indent=1))

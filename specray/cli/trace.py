@@ -19,7 +19,7 @@ _ARROWS = {
     "answer buffered": "draft->>target",
 }
 _PROPOSALS = ("outcome buffered", "answer buffered")
-_BUFFER_TID = 1  # of a target's process, whose steps are its first track
+_BUFFER_TID = 2**31 - 1  # of a target's process; no thread has it
 _NOTES = {"verify": "target", "draft ahead": "draft", "answer": "draft"}
 
 
@@ -87,6 +87,7 @@ def in_tracks(events: Sequence[Event]) -> Iterator[Event]:
         pid = event["pid"]
         if pid not in buffers:
             buffers.add(pid)
+            yield _named("thread_name", "steps", pid, 0)
             yield _named("thread_name", "buffer", pid, _BUFFER_TID)
         yield event | {"tid": _BUFFER_TID}
 

@@ -138,7 +138,7 @@ def test_a_trace_has_the_wire_and_the_buffer_as_tracks(request_folder: Path) -> 
         for event in events
         if event["ph"] == "M"
     }
-    assert set(tracks.values()) == {"buffer", "wire"}
+    assert set(tracks.values()) == {"steps", "buffer", "wire"}
     on = {
         name: [e for e in events if tracks.get((e["pid"], e["tid"])) == name]
         for name in tracks.values()
@@ -154,6 +154,24 @@ def test_a_trace_has_the_wire_and_the_buffer_as_tracks(request_folder: Path) -> 
         ("commit", 50_600, 53_000),
         ("proposal", 57_500, 60_000),
     ]
+
+
+def test_what_was_lost_or_is_answered_next_is_not_on_the_wire(tmp_path: Path) -> None:
+    """A second answer has begun when the first arrives; another request reaches a lost length."""
+    events = [
+        _mark("commit sent", 0, at=9, added=1, depth=3),
+        _span("answer", 1_000, 2_000, sessions=[1]),
+        _span("answer", 3_000, 9_000, sessions=[2]),
+        _mark("answer buffered", 5_000, at=10, tokens=3),
+        _mark("commit sent", 5_000_000, at=9, added=1, depth=3),
+        _span("commit arrived", 5_002_000, 10, at=[9], added=[1]),
+    ]
+    (tmp_path / "target-1.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
+    out = tmp_path / "trace.json"
+    assert main(["trace", str(tmp_path), "--out", str(out)]) == 0
+    traced = json.loads(out.read_text())["traceEvents"]
+    times = [(e["ph"], e["ts"]) for e in traced if e.get("cat") == "wire"]
+    assert times == [("b", 3_000), ("e", 5_000), ("b", 5_000_000), ("e", 5_002_000)]
 
 
 def test_a_picture_shows_what_was_done_and_what_travelled(request_folder: Path) -> None:

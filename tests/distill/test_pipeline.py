@@ -437,6 +437,7 @@ def test_a_process_that_is_killed_at_any_moment_is_resumed(
             assert process.stdout.readline() == "begins\n"
             time.sleep(delays.uniform(0, _TINY_RUN_S))
             process.kill()
+        assert process.returncode == -signal.SIGKILL  # it had not finished
 
     run(make_settings(target, tmp_path))
 
@@ -447,23 +448,30 @@ def test_a_process_that_is_killed_at_any_moment_is_resumed(
     assert all(torch.equal(draft[name], weight) for name, weight in wanted.items())
 
 
-_TINY_RUN_S = 3.0  # what the whole takes at least, once all is imported
+_TINY_RUN_S = 1.5  # less than the whole takes, once all is imported
 
-_RUN_WITHOUT_PAUSE = """
+_SAVE_ALWAYS = """
+from specray.distill import trainer
+
+trainer.TrainPlan.__init__.__defaults__ = tuple(
+    0.0 if value == 240.0 else value for value in trainer.TrainPlan.__init__.__defaults__
+)
+"""
+
+_RUN_WITHOUT_PAUSE = f"""
 import sys
 from pathlib import Path
 from tests.distill.test_pipeline import make_settings, run
-
+{_SAVE_ALWAYS}
 print("begins", flush=True)
 run(make_settings(Path(sys.argv[1]), Path(sys.argv[2])))
 """
 
-_RUN_TO_BE_KILLED = """
+_RUN_TO_BE_KILLED = f"""
 import sys, time
 from pathlib import Path
-from specray.distill import trainer
 from tests.distill.test_pipeline import make_settings, run
-
+{_SAVE_ALWAYS}
 save = trainer.Trainer._save
 
 def save_and_wait(self):
@@ -472,9 +480,6 @@ def save_and_wait(self):
         print("checkpoint", flush=True)
         time.sleep(60)
 
-trainer.TrainPlan.__init__.__defaults__ = tuple(
-    0.0 if value == 240.0 else value for value in trainer.TrainPlan.__init__.__defaults__
-)
 trainer.Trainer._save = save_and_wait
 run(make_settings(Path(sys.argv[1]), Path(sys.argv[2])))
 """

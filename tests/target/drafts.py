@@ -234,17 +234,17 @@ class DistortedAhead(Distorted):
         return np.concatenate(chain)
 
 
-T = TypeVar("T", Proposal, SessionFrame)
+_T = TypeVar("_T", Proposal, SessionFrame)
 
 
-class Disturbance(Generic[T]):
+class Disturbance(Generic[_T]):
     """Loses, repeats, delays and reorders what is sent: proposals, or frames of commits."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
-        self._held: list[T] = []
+        self._held: list[_T] = []
 
-    def pass_on(self, items: Sequence[T]) -> list[T]:
+    def pass_on(self, items: Sequence[_T]) -> list[_T]:
         items = [*self._held, *items]
         self._random.shuffle(items)
         self._held, sent = [], []

@@ -162,8 +162,8 @@ def test_every_kind_of_draft(
 
 
 @pytest.mark.parametrize(
-    ("name", "frames"),
-    [("model", None), ("hybrid", None), ("model", Disturbance())],
+    ("name", "disturbs_commits"),
+    [("model", False), ("hybrid", False), ("model", True)],
     ids=["model", "hybrid", "commits too"],
 )
 def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
@@ -173,9 +173,10 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     halves: Halves,
     halves_answers: list[list[int]],
     name: str,
-    frames: Disturbance[SessionFrame] | None,
+    disturbs_commits: bool,
 ) -> None:
     """Those that it drafts ahead, too; and what it is told of requests."""
+    frames: Disturbance[SessionFrame] | None = Disturbance() if disturbs_commits else None
     before, accepted_before = engine.stats(), accepted_by_source(engine)
     proposer = sources.proposer(KINDS[name], followers(halves_answers))
     with (
@@ -183,9 +184,11 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
         FakeRouter(engine.address, draft, disturbance=Disturbance(), frames=frames),
     ):
         got = halves.answers(engine, (None, 5, 3, None))
+        num_rejected = draft.stats().num_rejected
     assert_same(tiny, [*halves.free, *halves.few], halves_answers, got)
     after, accepted = engine.stats(), accepted_by_source(engine) - accepted_before
-    assert accepted["model"] > 10
+    assert {source for source, num in accepted.items() if num > 10} == KINDS[name].sources
+    assert disturbs_commits <= (num_rejected > 0)
     assert after.num_late + after.num_absent > before.num_late + before.num_absent
     assert after.num_open_sessions == 0
 

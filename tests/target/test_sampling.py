@@ -141,8 +141,8 @@ def test_every_kind_of_draft(
 
 
 @pytest.mark.parametrize(
-    ("name", "frames"),
-    [("model", None), ("hybrid", None), ("model", Disturbance())],
+    ("name", "disturbs_commits"),
+    [("model", False), ("hybrid", False), ("model", True)],
     ids=["model", "hybrid", "commits too"],
 )
 def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
@@ -151,9 +151,10 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     reference: Reference,
     sources: Sources,
     name: str,
-    frames: Disturbance[SessionFrame] | None,
+    disturbs_commits: bool,
 ) -> None:
     """Those that it drafts ahead, too; and what it is told of requests."""
+    frames: Disturbance[SessionFrame] | None = Disturbance() if disturbs_commits else None
     q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
     with served(sources.proposer(KINDS[name], q)) as draft:
         answers, acceptance_rate = run(
@@ -165,8 +166,10 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
             disturbance=Disturbance(),
             frames=frames,
         )
+        num_rejected = draft.stats().num_rejected
     assert min(p_values(answers, reference, PLAIN, q)) > ALPHA
     assert acceptance_rate > 0.12
+    assert disturbs_commits <= (num_rejected > 0)
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "hybrid"])
