@@ -32,7 +32,7 @@ from specray.models.sources import resolve
 CACHES = {"in place": InPlaceCache, "copied": BatchCache}
 TAIL_TOKENS, NUM_OWN = 4, 2
 REPEATS = 30
-_SAME = 0.25  # of logits: int8 rounds activations, too
+_SAME = 0.02  # of logits, on average: int8 rounds activations, too
 
 
 def make_rows(model: LanguageModel, num_branches: int, context: int) -> list[CachedRow]:
@@ -68,13 +68,13 @@ def compute(model: LanguageModel, rows: list[CachedRow], kind: str) -> Tensor:
 def is_blind(model: LanguageModel, rows: list[CachedRow], logits: Tensor) -> bool:
     """Whether logits hardly depend on what the branches have to themselves."""
     others = [row._replace(tail=-row.tail) for row in rows if row.tail is not None]
-    return bool((compute(model, others, "copied") - logits).abs().max() < 4 * _SAME)
+    return bool((compute(model, others, "copied") - logits).abs().mean() < 4 * _SAME)
 
 
 def measure(model: LanguageModel, num_branches: int, context: int) -> dict[str, float]:
     rows = make_rows(model, num_branches, context)
     first, second = (compute(model, rows, kind) for kind in CACHES)
-    if (first - second).abs().max() > _SAME or is_blind(model, rows, first):
+    if (first - second).abs().mean() > _SAME or is_blind(model, rows, first):
         raise SystemExit("the two don't compute the same, or the check can't tell")
     seconds: dict[str, list[float]] = {kind: [] for kind in CACHES}
     for _ in range(REPEATS):
