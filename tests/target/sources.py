@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -41,6 +42,12 @@ KINDS = {
     "hybrid, n-grams": Kind("hybrid", {"prompt_lookup", "ngram", "model"}),
     "hybrid, other tokenizer": Kind("hybrid", {"prompt_lookup", "model"}, has_other_tokenizer=True),
 }
+
+DISTURBED = pytest.mark.parametrize(
+    ("name", "disturbs_commits"),
+    [("model", False), ("hybrid", False), ("model", True)],
+    ids=["model", "hybrid", "commits too"],
+)
 
 _NOISE = 0.1  # in the weights of the draft's head, where the target's are spread by 0.25
 _NUM_FOLLOWERS = 8  # that n-grams know of

@@ -32,7 +32,7 @@ from tests.target.identity import (
     scripted,
     shorter,
 )
-from tests.target.sources import KINDS, Sources, followers, served
+from tests.target.sources import DISTURBED, KINDS, Sources, followers, served
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -161,11 +161,7 @@ def test_every_kind_of_draft(
     assert {source for source, num in accepted.items() if num > 10} == KINDS[name].sources
 
 
-@pytest.mark.parametrize(
-    ("name", "disturbs_commits"),
-    [("model", False), ("hybrid", False), ("model", True)],
-    ids=["model", "hybrid", "commits too"],
-)
+@DISTURBED
 def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     engine: Engine,
     tiny: TinyModel,

@@ -26,7 +26,7 @@ from tests.target.drafts import Distorted, DistortedAhead, Disturbance, Disturbe
 from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
 from tests.target.identity import Tally, accepted_by_source, prompts
 from tests.target.plugins import CREDULOUS
-from tests.target.sources import KINDS, Sources, followers, served
+from tests.target.sources import DISTURBED, KINDS, Sources, followers, served
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -140,11 +140,7 @@ def test_every_kind_of_draft(
     assert (accepted_by_source(engine) - before)[source] > 5 * BATCH
 
 
-@pytest.mark.parametrize(
-    ("name", "disturbs_commits"),
-    [("model", False), ("hybrid", False), ("model", True)],
-    ids=["model", "hybrid", "commits too"],
-)
+@DISTURBED
 def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     engine: Engine,
     tiny: TinyModel,
