@@ -235,25 +235,28 @@ class DraftAhead:
     def run_pass(self) -> list[Proposal] | None:
         """Computes one more token of what is prepared; what is complete is to be sent.
 
-        So is what there is of continuations that would come too late after one more pass. Returns
-        None if there was nothing to do.
+        So is what there is of continuations that would come too late after one more pass, or are
+        not worth one. Returns None if there was nothing to do.
         """
         now_s = self._clock()
-        growing, sent, least_left_s = [], [], math.inf
+        growing, sent, least_left_s, loss = [], [], math.inf, 0.0
         for followed in self._followed.values():
             if not followed.is_answered:
                 continue  # its tokens, on which rows depend, have yet to leave
             elapsed_s = now_s - followed.began_s
-            left_s = followed.rhythm.left_s(elapsed_s, was_ahead=followed.flight.was_ahead)
+            was_ahead = followed.flight.was_ahead
+            left_s = followed.rhythm.left_s(elapsed_s, was_ahead=was_ahead)
+            loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
             if left_s < self._pass.expected_s(1):
-                unsent = (b for b in followed.branches.values() if b.token_ids and not b.is_sent)
-                sent += [branch.send() for branch in unsent]
+                sent += followed.send()
                 continue
             growing.append(followed)
             if not followed.is_complete:
                 least_left_s = min(least_left_s, left_s)
-        complete = self._pass.run(growing, least_left_s)
+        complete = self._pass.run(growing, least_left_s, loss)
         if complete is not None:
             self._rhythms.observe_pass()
             return sent + complete
+        for followed in growing:
+            sent += followed.send()
         return sent or None

@@ -56,20 +56,23 @@ class AheadPass:
         """How long a pass takes; 0 before anything is known."""
         return self._cost.expected_s(num_tokens)
 
-    def run(self, sessions: Collection[Followed], left_s: float) -> list[Proposal] | None:
+    def run(
+        self, sessions: Collection[Followed], left_s: float, loss: float
+    ) -> list[Proposal] | None:
         """Computes one more token of what is worth most; what is complete is to be sent.
 
         Args:
             sessions: whose outcomes to draft for.
             left_s: longest that the pass should take.
+            loss: tokens that a pass costs, over the square of its seconds.
 
         Returns:
-            None if there was nothing to compute.
+            None if there was nothing worth computing.
         """
         began_s = self._clock()
         feedable = [followed for followed in sessions if self._is_feedable(followed)]
         most = self._most_rows(sessions)
-        while chosen := self._plan.choose(sessions, feedable, most, left_s):
+        while chosen := self._plan.choose(sessions, feedable, most, left_s, loss):
             feeding = [item for item in chosen if isinstance(item, Followed)]
             begun = [self._begin(item) for item in chosen if isinstance(item, Choice)]
             branches = [item for item in (*chosen, *begun) if isinstance(item, Branch)]

@@ -7,9 +7,9 @@ import numpy as np
 from specray.draft.attention import CachedRow
 from specray.draft.branch import Branch
 from specray.draft.model_session import ModelSession
-from specray.draft.outcomes import Floats, InFlight, Outcome
+from specray.draft.outcomes import InFlight, Outcome
 from specray.draft.pace import Rhythm
-from specray.types import TruncatedDistributions
+from specray.types import Proposal, TruncatedDistributions
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,9 @@ class Followed:
     branches: dict[tuple[int, int], Branch] = field(default_factory=dict)
     left_out: frozenset[Outcome] = frozenset()
     takes_bonus: bool = True  # there is room to compute what follows the flight's last token
-    probabilities: Floats | None = None  # of the flight's outcomes, once they were asked for
+    # The flight's outcomes by falling probability, with the accepted tokens' number and the token
+    # added, once they were asked for.
+    likeliest: list[tuple[float, int, int]] | None = None
     is_rest: bool = False  # the flight's tokens are what is left of an earlier one
     began_s: float = 0.0  # when the flight's proposal was answered
 
@@ -64,13 +66,17 @@ class Followed:
         """The keys and values of a pass that computes `to_feed`."""
         return CachedRow(self.session.states, self.stop - self.num_to_feed, self.stop)
 
+    def send(self) -> list[Proposal]:
+        """What there is of continuations, to be sent as it is."""
+        return [b.send() for b in self.branches.values() if b.token_ids and not b.is_sent]
+
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""
         flight, stop = self.flight, start + self.num_unscored
         self.num_fed = len(flight.token_ids)
         self.session.set_cached(len(self.session), ahead=flight.token_ids)
         flight.candidates = _joined(flight.candidates, drawn.prefix(stop).rest(start))
-        self.probabilities = None
+        self.likeliest = None
 
 
 def _joined(

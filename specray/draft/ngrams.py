@@ -21,7 +21,7 @@ from specray.draft.session import Session, unknown_session
 from specray.models.ngrams import NgramModel
 from specray.types import Commit, OpenSession, Proposal
 
-_LEAST_PROBABILITY = 0.003  # of an outcome that is worth its bytes, as of a model's
+_LEAST_PROBABILITY = 0.003  # of an outcome that is worth its bytes
 
 
 class _Choice(NamedTuple):

@@ -98,6 +98,20 @@ class Rhythm:
         left_s = flight_s - lead_s - elapsed_s if flight_s else math.inf
         return left_s / self._confidence if left_s > 0 else left_s
 
+    def pass_loss(self, elapsed_s: float, *, was_ahead: bool) -> float:
+        """Tokens that a session loses by a pass, over the square of the pass's seconds.
+
+        A commit that comes during a pass waits for half of it in the mean, and with it the tokens
+        that would have come meanwhile. The longer a pass, the likelier that is. Less the longer no
+        pass has run.
+
+        Args:
+            elapsed_s: since the flight began.
+            was_ahead: see `observe_flight`.
+        """
+        ending = _EARLY if elapsed_s < self._flight_s[was_ahead] else 1.0
+        return 0.5 * self._confidence * ending * self._mean_tokens * self.flights_per_s**2
+
     def is_running(self, elapsed_s: float) -> bool:
         """Whether a flight that began so long ago is likely to be that of a step that runs."""
         return elapsed_s < _PAUSE * self._mean_flight_s

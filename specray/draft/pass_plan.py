@@ -2,12 +2,15 @@
 
 What a token is worth is the probability of its outcome times the chance that those before it
 survive. A pass takes the worthiest, as many of them as raise worth over time: more rows cover more
-outcomes but make each pass slower, and a continuation needs as many passes as it has tokens. None
-of that looks at a branch's tokens, only at how many there are.
+outcomes but make each pass slower, and a continuation needs as many passes as it has tokens. From
+that goes what is lost where a commit comes during the pass and has to wait for its end; if more is
+lost than gained, no pass is run. None of that looks at a branch's tokens, only at how many there
+are.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from heapq import nlargest
+from heapq import merge, nlargest
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +20,7 @@ from specray.draft.branch import Branch
 from specray.draft.followed import Followed
 from specray.draft.outcomes import OutcomeModel
 
-_LEAST_PROBABILITY = 0.003  # of an outcome that is worth a row of a pass
+_LEAST_PROBABILITY = 1e-4  # of an outcome that is looked at
 
 
 class Choice(NamedTuple):
@@ -63,22 +66,26 @@ class PassPlan:
         feedable: Collection[Followed],
         most: int,
         left_s: float,
+        loss: float,
     ) -> list[Followed | Branch | Choice]:
         """What to compute one more token of, or all that a flight lacks.
+
+        Nothing if that costs more than it brings.
 
         Args:
             sessions: whose outcomes to draft for.
             feedable: those of them of whose flight something is to be computed.
             most: rows of a pass.
-            left_s: longest that the pass should take; one token it takes in any case.
+            left_s: longest that the pass should take; one token it may take in any case.
+            loss: tokens that a pass costs, over the square of its seconds.
         """
         wanted = nlargest(
             most, self._wanted(sessions, feedable, most, left_s), key=lambda item: item.worth
         )
-        return [item.what for item in wanted[: self._num_worthwhile(wanted, left_s)]]
+        return [item.what for item in wanted[: self._num_worthwhile(wanted, left_s, loss)]]
 
-    def _num_worthwhile(self, wanted: Sequence[_Wanted], left_s: float) -> int:
-        """How many, the worthiest first, bring most per second; the first in any case."""
+    def _num_worthwhile(self, wanted: Sequence[_Wanted], left_s: float, loss: float) -> int:
+        """How many, the worthiest first, bring most per second."""
         value, num_tokens, best, num = 0.0, 0, 0.0, 0
         for index, item in enumerate(wanted, start=1):
             value += item.value
@@ -86,8 +93,9 @@ class PassPlan:
             seconds = self._cost.expected_s(num_tokens)
             if not seconds:
                 return len(wanted)  # nothing is known yet
-            if index == 1 or (seconds <= left_s and value >= best * seconds):
-                best, num = value / seconds, index
+            net = value - loss * seconds**2
+            if net > 0 and (index == 1 or seconds <= left_s) and net >= best * seconds:
+                best, num = net / seconds, index
         return num
 
     def _wanted(
@@ -120,21 +128,27 @@ class PassPlan:
                     yield _Wanted(value, 1, branch)
         num_left = self.fan_out * len(sessions) - num_begun - round(num_kept)
         if num_left > 0:
-            choices = self._choices(sessions)
-            for choice in nlargest(min(num_left, most), choices, key=lambda c: c.probability):
+            # Merged lazily: of the many outcomes few are ever taken.
+            choices = merge(*map(self._choices, sessions), key=lambda choice: -choice.probability)
+            for choice in islice(choices, min(num_left, most)):
                 yield _Wanted(choice.probability, 1, choice)
 
-    def _choices(self, sessions: Collection[Followed]) -> Iterator[Choice]:
-        for followed in sessions:
-            flight, session = followed.flight, followed.session
-            if followed.probabilities is None:
-                followed.probabilities = self._outcomes.probabilities(
-                    flight, session.sampling, followed.verified_rate
-                )
-            rows, columns = np.nonzero(followed.probabilities >= _LEAST_PROBABILITY)
-            for k, column in zip(rows.tolist(), columns.tolist(), strict=True):
-                added = int(flight.candidates.token_ids[k, column])
-                outcome = (len(session) + k + 1, added)
-                is_taken = (k, added) in followed.branches or outcome in followed.left_out
-                if k <= followed.num_fed and not is_taken:
-                    yield Choice(followed, float(followed.probabilities[k, column]), k, added)
+    def _choices(self, followed: Followed) -> Iterator[Choice]:
+        """What a session may begin with, the likeliest first."""
+        if followed.likeliest is None:
+            followed.likeliest = self._likeliest(followed)
+        for probability, k, added in followed.likeliest:
+            outcome = (len(followed.session) + k + 1, added)
+            is_taken = (k, added) in followed.branches or outcome in followed.left_out
+            if k <= followed.num_fed and not is_taken:
+                yield Choice(followed, probability, k, added)
+
+    def _likeliest(self, followed: Followed) -> list[tuple[float, int, int]]:
+        flight = followed.flight
+        probabilities = self._outcomes.probabilities(
+            flight, followed.session.sampling, followed.verified_rate
+        )
+        rows, columns = np.nonzero(probabilities >= _LEAST_PROBABILITY)
+        odds = probabilities[rows, columns].tolist()
+        added = flight.candidates.token_ids[rows, columns].tolist()
+        return sorted(zip(odds, rows.tolist(), added, strict=True), reverse=True)

@@ -97,6 +97,30 @@ def test_passes_that_took_too_long_are_tried_again() -> None:
     assert rhythm.left_s(0.0, was_ahead=True) < pass_s
 
 
+def test_a_pass_costs_what_comes_while_a_commit_waits_for_it() -> None:
+    """A quarter of commits come early: half a pass later, with two tokens in each flight."""
+    rhythm, pass_s = settled(Rhythm()), 0.01
+    is_early = 0.25 * pass_s / FLIGHT_S
+    lost = is_early * 0.5 * pass_s * 2 / FLIGHT_S
+    assert rhythm.pass_loss(0.0, was_ahead=True) * pass_s**2 == pytest.approx(lost, rel=0.1)
+    assert rhythm.pass_loss(2 * FLIGHT_S, was_ahead=True) * pass_s**2 == pytest.approx(
+        4 * lost, rel=0.1
+    )
+
+
+def test_passes_that_cost_too_much_are_tried_again() -> None:
+    """What they cost is known from those that have run."""
+    rhythm = settled(Rhythm())
+    before = rhythm.pass_loss(0.0, was_ahead=True)
+    for _ in range(100):
+        rhythm.observe_flight(FLIGHT_S, 2, was_ahead=True)
+    assert rhythm.pass_loss(0.0, was_ahead=True) < 0.2 * before
+
+
+def test_passes_cost_nothing_before_anything_is_known() -> None:
+    assert Rhythm().pass_loss(1.0, was_ahead=False) == 0
+
+
 def test_answers_are_as_deep_as_asked_for_before_anything_is_known() -> None:
     assert answer_depth(5, [0.1], [Rhythm()], 1.0) == 5
 
