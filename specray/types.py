@@ -6,8 +6,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-StopGapSource = Literal["stop_gap", "stop_gap_ngram"]
-"""What a target proposes by itself when no draft's proposal is there: a copy, or its n-grams."""
+StopGapSource = Literal["stop_gap", "stop_gap_shared", "stop_gap_ngram"]
+"""What a target proposes by itself when no draft's proposal is there.
+
+A copy from the request's own text, one from earlier answers, or what n-grams say.
+"""
 
 Source = Literal["model", "ngram", "prompt_lookup", StopGapSource]
 """Where a proposal's tokens come from; a label of the metrics.
@@ -48,6 +51,7 @@ class OpenSession:
     traceparent: str = ""  # the target's span, as W3C writes it; empty if it is not traced
     tenant: str = ""  # whom the request is for: drafts share their time fairly between tenants
     target: str = ""  # the engine that verifies: drafts learn the pace of each
+    has_seed: bool = False  # its random numbers may come again: its answer is not to be shared
 
 
 class Accepted(NamedTuple):

@@ -36,8 +36,9 @@ class PromptLookupConfig(Settings):
     shared_tokens: NonNegativeInt = Field(
         0,
         description="Tokens of earlier answers to the same tenant that are looked up too, over "
-        "all tenants of a replica; some 2 kB each. `router.tenant_header` says who they are: "
-        "requests without it are one tenant's, and may then learn of each other.",
+        "all tenants of a replica; some 2 kB each. Targets remember as many for their `stop_gap`, "
+        "in 4 bytes each. `router.tenant_header` says who they are: requests without it are one "
+        "tenant's, and may then learn of each other.",
     )
     shared_between_tenants: bool = Field(
         False,
@@ -223,6 +224,12 @@ class DraftConfig(Settings):
     def uses_ngrams(self) -> bool:
         """Whether a replica loads the table of `ngram`."""
         return self.method == "ngram" or (self.method == "hybrid" and self.ngram is not None)
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of earlier answers that are looked up; 0 where nothing is."""
+        looks_up = self.method in ("prompt_lookup", "ngram", "hybrid")
+        return self.prompt_lookup.shared_tokens if looks_up else 0
 
     @property
     def max_replicas(self) -> int | None:

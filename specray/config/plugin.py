@@ -15,3 +15,5 @@ class TargetPluginConfig(Settings):
     data_path: DataPath = "relay"
     stall_timeout_s: float = 1.0  # on a direct data path; else routers look after drafts
     ngrams: str | None = None  # folder of the drafts' table, for the stop-gap
+    shared_tokens: int = 0  # of earlier answers, for the same
+    shared_between_tenants: bool = False

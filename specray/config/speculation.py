@@ -84,8 +84,9 @@ class SpeculationConfig(Settings):
         True,
         description="Where a step finds no proposal, the target may verify a copy from the "
         "request's own text instead of waiting, or of decoding one token; whichever pays. Where "
-        "drafts have n-grams (`draft.ngram`), it may verify guesses from these, too. Only with the "
-        "depth policy `goodput`, which weighs that.",
+        "drafts have n-grams (`draft.ngram`), it may verify guesses from these, too, and copies "
+        "from earlier answers where they look these up (`draft.prompt_lookup.shared_tokens`). Only "
+        "with the depth policy `goodput`, which weighs that.",
     )
     stall_timeout_s: float = Field(
         1.0,

@@ -46,6 +46,7 @@ class _Entry:
     survival: SurvivalTable
     tenant: str
     num_opened_with: int  # tokens; those since then may be shared
+    has_seed: bool
 
 
 class PromptLookup:
@@ -77,6 +78,7 @@ class PromptLookup:
             self._survival.table(session.sampling),
             "" if self._config.shared_between_tenants else session.tenant,
             len(session.token_ids),
+            session.has_seed,
         )
         self._add(session.session_id, entry)
 
@@ -93,9 +95,13 @@ class PromptLookup:
         self._add(commit.session_id, entry)
 
     def close(self, session_id: int) -> None:
-        """Forgets the session, but for its answer if that is shared."""
+        """Forgets the session, but for its answer if that is shared.
+
+        One that was drawn with a seed is not: proposed to a request with the same seed, it would
+        tie the proposal to the random numbers that verify it.
+        """
         entry = self._remove(session_id)
-        if entry is not None and self._shared is not None:
+        if entry is not None and self._shared is not None and not entry.has_seed:
             self._shared.add(entry.tenant, entry.session.token_ids[entry.num_opened_with :])
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:

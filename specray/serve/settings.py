@@ -132,6 +132,8 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         data_path=args.speculation.data_path,
         stall_timeout_s=args.speculation.stall_timeout_s,
         ngrams=args.draft.ngram.model if args.draft.uses_ngrams and args.draft.ngram else None,
+        shared_tokens=args.draft.shared_tokens,
+        shared_between_tenants=args.draft.prompt_lookup.shared_between_tenants,
     )
     given = target.engine_kwargs
     # FLOPs and bytes of each step, for its arithmetic intensity: some 60 µs a step.

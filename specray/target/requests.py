@@ -44,6 +44,7 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         uses_distributions=not request.use_structured_output,
         request_id=names(request).request_id,
         tenant=printable(args.get(TENANT_ARG)),
+        has_seed=params.seed is not None and is_sampled(request),
         min_length=request.num_prompt_tokens + params.min_tokens,
     )
 

@@ -91,7 +91,7 @@ class SpeculativeScheduler(Scheduler):
             buffer,
             self._streams,
             planner=self._planner,
-            stop_gap=make_stop_gap(config.ngrams),
+            stop_gap=make_stop_gap(config),
             name=f"{socket.gethostname()}:{os.getpid()}",
         )
         self._load_meter = LoadMeter(self._speculation, self._queues)

@@ -34,6 +34,7 @@ class Session:
     request_id: str = ""  # for logs and traces
     traceparent: str = ""  # the span that its draft's is part of
     tenant: str = ""  # whom it is for
+    has_seed: bool = False  # that its tokens are drawn by
     min_length: int = 0  # prompt and answer, in tokens: a shorter answer may not end
     acceptances: dict[Source, AcceptanceRate] = field(
         default_factory=lambda: defaultdict(request_acceptance)

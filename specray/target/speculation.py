@@ -90,7 +90,7 @@ class Speculation:
             return None
         self._counters.count_overdue(session)
         self._buffer.close(session_id)
-        self._stop_gap.close(session_id)
+        self._stop_gap.close(session)
         self._telling.close(session)
         return session
 
@@ -340,11 +340,11 @@ class Speculation:
         is_covered = self._buffer.is_covered(session.session_id)
         was_due = session.is_due
         self._book(session, arrival, is_covered=is_covered)
-        # Where a look-up finds nothing, nor do we, but by n-grams.
-        is_in_vain = session.source == "prompt_lookup" and not self._stop_gap.has_ngrams
+        # Where a look-up finds nothing, nor do we in the same text.
+        is_in_vain = session.source == "prompt_lookup" and self._stop_gap.only_copies_own_text
         if arrival is not None and (arrival.proposal.token_ids or is_in_vain):
             return arrival.proposal
-        if was_due and is_covered and not self._stop_gap.has_ngrams:
+        if was_due and is_covered and self._stop_gap.only_copies_own_text:
             return None
         return self._find_stop_gap(session)
 

@@ -1,23 +1,24 @@
 """What a target proposes by itself when its draft's proposal is not there.
 
-Copies from the request's own text and, where the deployment has a table of n-grams, what the target
-usually says behind its last few tokens.
+Copies from the request's own text, those from earlier answers where the deployment shares them, and
+where it has a table of n-grams, what the target usually says behind its last few tokens.
 
-Exactness. Both are functions of the request's tokens, and whether they are looked for depends on
-earlier commits and on the clock; so each token counts as a point mass, for sampled requests too,
-and how many are verified never depends on what was drawn.
+Exactness. All are functions of the request's tokens and of answers that have ended, and whether
+they are looked for depends on earlier commits and on the clock; so each token counts as a point
+mass, for sampled requests too, and how many are verified never depends on what was drawn. Answers
+that were drawn with a seed are not remembered: a request with the same seed draws by the same
+random numbers, to which a proposal would be tied.
 
 For copies, a scan instead of an index such as `specray.draft.ngram_index`: nothing is done for
 requests whose proposals come in time, and a token takes 4 bytes in the engine's process, not a
-thousand. A scan takes tens of microseconds, an index some for each token of every request, and the
-table some for each token that it guesses.
+thousand. A scan takes tens of microseconds, some 60 for 65,536 tokens of earlier answers, an index
+some for each token of every request, and the table some for each token that it guesses.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import mul
 from pathlib import Path
 from typing import NamedTuple
@@ -25,37 +26,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specray.config import TargetPluginConfig
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import Likeliest, NgramModel, load_ngrams
+from specray.target.answer_memory import END, MARGIN, AnswerMemory
 from specray.target.session import Session
-from specray.types import Proposal
+from specray.target.text import Text
+from specray.types import Proposal, StopGapSource
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST, _LONGEST = 2, 8  # suffixes that are looked for, as by `draft.prompt_lookup`
+_SHORTEST, _LONGEST = 2, MARGIN  # suffixes that are looked for, as by `draft.prompt_lookup`
 _MOST_SCANS = 16  # a step; they take the engine's time
 _FREE_SCANS = 4  # so few can't be felt
 _MOST_ENDS = 2048  # the latest; a text of one token has as many as tokens
 _LEAST_SURVIVAL = 0.02  # of a guess behind which others are worth the time to find them
 _GAIN = 0.1  # of each step, in what it saves
 _LAST_PAUSE = 32  # steps without scans after those that were not worth it
-
-
-@dataclass(slots=True)
-class _Text:
-    token_ids: NDArray[np.int32]  # with room for more
-    length: int = 0
-
-    def follow(self, session: Session) -> NDArray[np.int32]:
-        """The session's tokens, of which only the new ones are copied."""
-        length = len(session.token_ids)
-        if length > len(self.token_ids):
-            grown = np.empty(2 * length, np.int32)
-            grown[: self.length] = self.token_ids[: self.length]
-            self.token_ids = grown
-        self.token_ids[self.length : length] = session.token_ids[self.length :]
-        self.length = length
-        return self.token_ids[:length]
 
 
 class _Match(NamedTuple):
@@ -65,15 +52,18 @@ class _Match(NamedTuple):
 
 
 class StopGap:
-    """Copies, or guesses by n-grams, whichever is expected to get further.
+    """Copies, or guesses by n-grams, whichever is expected to get furthest.
 
     Used from the engine's thread.
     """
 
-    def __init__(self, ngrams: NgramModel | None = None) -> None:
-        """Takes the table, if there is one."""
+    def __init__(
+        self, ngrams: NgramModel | None = None, memory: AnswerMemory | None = None
+    ) -> None:
+        """Takes the table and the earlier answers, if there are any."""
         self._ngrams = ngrams
-        self._texts: dict[int, _Text] = {}  # by session
+        self._memory = memory
+        self._texts: dict[int, Text] = {}  # by session
         self._found: dict[int, Proposal | None] = {}  # by session, in this step
         self._pause, self._num_paused = 1, 0
         self._gain_s = 0.0  # of steps that verify what was found, on average
@@ -83,9 +73,17 @@ class StopGap:
         """Whether it guesses, where there is nothing to copy."""
         return self._ngrams is not None
 
-    def close(self, session_id: int) -> None:
-        """Forget a session; unknown ones are ignored."""
-        self._texts.pop(session_id, None)
+    @property
+    def only_copies_own_text(self) -> bool:
+        """Whether it finds no more than any draft that looks up."""
+        return self._ngrams is None and self._memory is None
+
+    def close(self, session: Session) -> None:
+        """Forget a session, but for its answer if that is shared; unknown ones are ignored."""
+        self._texts.pop(session.session_id, None)
+        if self._memory is not None and not session.has_seed:
+            answer = session.token_ids[session.num_prompt_tokens : len(session.token_ids)]
+            self._memory.add(session.tenant, answer)
 
     def find(self, session: Session, depth: int) -> Proposal | None:
         """At most so many tokens, the same for the whole step; None: nothing matches."""
@@ -94,14 +92,20 @@ class StopGap:
             return self._found[session_id]
         if depth < 1 or self._num_paused or len(self._found) >= _MOST_SCANS:
             return None
-        text = self._texts.setdefault(session_id, _Text(np.empty(0, np.int32))).follow(session)
-        match = _longest_match(text)
-        copy = match and _copy(session_id, text, match, depth)
-        guess = None
+        text = self._follow(session)
+        found = [_copy(session_id, text, text, depth, "stop_gap")]
+        if self._memory is not None:
+            past = self._memory.text(session.tenant)
+            found.append(_copy(session_id, text, past, depth, "stop_gap_shared"))
         if self._ngrams is not None:
-            guess = _guess(session_id, text, self._ngrams, depth)
-        self._found[session_id] = max(copy, guess, key=_expected_length)
+            found.append(_guess(session_id, text, self._ngrams, depth))
+        self._found[session_id] = max(found, key=_expected_length)
         return self._found[session_id]
+
+    def _follow(self, session: Session) -> NDArray[np.int32]:
+        text = self._texts.setdefault(session.session_id, Text())
+        text.append(session.token_ids[len(text) : len(session.token_ids)])
+        return text.token_ids
 
     def skip_step(self) -> None:
         """The step verifies nothing, whatever was found: that says nothing of its worth."""
@@ -127,51 +131,70 @@ class StopGap:
             self._num_paused = max(0, self._num_paused - 1)
 
 
-def make_stop_gap(folder: str | None) -> StopGap:
-    """With the n-grams in a draft's folder; without them where they are not to be had here.
+def make_stop_gap(config: TargetPluginConfig) -> StopGap:
+    """With what the deployment's drafts have; without n-grams where they are not to be had here.
 
     They bring speed only: a target without goes on, and says so in its log.
     """
+    memory, folder = None, config.ngrams
+    if config.shared_tokens:
+        memory = AnswerMemory(config.shared_tokens, is_common=config.shared_between_tenants)
     try:
         ngrams = load_ngrams(Path(folder)) if folder else None
     except InvalidConfigError as error:
         logger.warning("no n-grams for the stop-gap: %s", error)
-        return StopGap()
+        return StopGap(None, memory)
     if folder and ngrams is None:
         logger.warning("no n-grams for the stop-gap: %s is not on this node or has none", folder)
-    return StopGap(ngrams)
+    return StopGap(ngrams, memory)
 
 
-def _longest_match(text: NDArray[np.int32]) -> _Match | None:
-    """The longest suffix that occurred before; its most frequent follower, ties to the latest."""
-    last = len(text) - 1
-    if last < _SHORTEST:
+def _longest_match(text: NDArray[np.int32], past: NDArray[np.int32]) -> _Match | None:
+    """The longest suffix of a text in what may be itself, before its end, or earlier answers.
+
+    Its most frequent follower there, ties to the latest.
+    """
+    last, stop = len(text) - 1, len(past) - 1
+    if last < _SHORTEST or stop < _SHORTEST:
         return None
-    is_end = (text[1:last] == text[last]) & (text[: last - 1] == text[last - 1])
+    is_end = (past[1:stop] == text[last]) & (past[: stop - 1] == text[last - 1])
     ends = np.flatnonzero(is_end)[-_MOST_ENDS:] + 1  # where the shortest suffix ended
+    ends = ends[past[ends + 1] != END]
     if not len(ends):
         return None
     back = np.arange(_SHORTEST, min(_LONGEST, last))
     places = ends[:, None] - back
-    goes_on = (text[places] == text[last - back]) & (places >= 0)
+    goes_on = (past[places] == text[last - back]) & (places >= 0)
     lengths = _SHORTEST + np.logical_and.accumulate(goes_on, axis=1).sum(axis=1)
     length = lengths.max()
     ends = ends[lengths == length]
-    followers = text[ends + 1].tolist()
+    followers = past[ends + 1].tolist()
     counts = Counter(followers)
     most = max(counts.values())
     latest = next(i for i in reversed(range(len(ends))) if counts[followers[i]] == most)
     return _Match(int(ends[latest]) + 1, int(length), most / len(ends))
 
 
-def _copy(session_id: int, text: NDArray[np.int32], match: _Match, depth: int) -> Proposal:
-    period = text[match.end : match.end + depth].tolist()
-    token_ids = (period * -(-depth // len(period)))[:depth]  # a loop stays a loop
+def _copy(
+    session_id: int,
+    text: NDArray[np.int32],
+    past: NDArray[np.int32],
+    depth: int,
+    source: StopGapSource,
+) -> Proposal | None:
+    match = _longest_match(text, past)
+    if match is None:
+        return None
+    token_ids = past[match.end : match.end + depth].tolist()
+    if past is text:
+        token_ids = (token_ids * -(-depth // len(token_ids)))[:depth]  # a loop stays a loop
+    else:
+        token_ids = list(takewhile(lambda token_id: token_id != END, token_ids))
     # To begin with; what they are worth is learnt. With each token the match is one longer.
-    lengths = range(match.length, match.length + depth)
+    lengths = range(match.length, match.length + len(token_ids))
     confidences = tuple(match.share * length / (length + 2) for length in lengths)
     return Proposal(
-        *(session_id, len(text), int(text[-1]), tuple(token_ids), "stop_gap"),
+        *(session_id, len(text), int(text[-1]), tuple(token_ids), source),
         confidences=confidences,
     )
 

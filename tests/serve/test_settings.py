@@ -307,6 +307,25 @@ def test_targets_get_the_table_that_their_drafts_use(
     assert knows == (folder is not None and (Path(folder) / NGRAM_FILE).is_file())
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"), [("prompt_lookup", 100), ("ngram", 100), ("hybrid", 100), ("model", 0)]
+)
+def test_targets_remember_as_much_as_their_drafts_look_up(
+    args: dict[str, Any], method: str, expected: int
+) -> None:
+    args["draft"] = {
+        "method": method,
+        "ngram": {"model": "bundled:smollm2-135m-instruct-draft"},
+        "model": {"model": args["target"]["model_loading_config"]["model_source"]},
+        "prompt_lookup": {"shared_tokens": 100, "shared_between_tenants": True},
+    }
+    parsed = parse(args)
+    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
+    plugin = TargetPluginConfig.model_validate(additional[CONFIG_KEY])
+
+    assert (plugin.shared_tokens, plugin.shared_between_tenants) == (expected, True)
+
+
 def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> None:
     parsed = parse(args)
     before = parsed.target.model_dump()

@@ -40,6 +40,17 @@ def test_a_request_becomes_a_session_of_its_router() -> None:
     assert result.uses_distributions
 
 
+@pytest.mark.parametrize(
+    ("params", "has_seed"),
+    [({"seed": 0}, True), ({"seed": 5, "temperature": 0.3}, True), ({}, False), (GREEDY, False)],
+)
+def test_a_session_knows_whether_its_random_numbers_may_come_again(
+    params: dict[str, Any], has_seed: bool
+) -> None:
+    assert made(**params).has_seed == has_seed
+    assert not made(**GREEDY, seed=1).has_seed
+
+
 def test_a_session_sees_the_tokens_that_are_added_later() -> None:
     engines = request()
     result = requests.session(engines, 1, MAX_MODEL_LEN)

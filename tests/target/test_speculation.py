@@ -11,6 +11,7 @@ from specray.control.depth import NO_LIMIT
 from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
+from specray.target.answer_memory import AnswerMemory
 from specray.target.buffer import ProposalBuffer
 from specray.target.patience import Patience
 from specray.target.session import Session
@@ -1559,6 +1560,37 @@ def test_where_no_draft_proposes_the_requests_own_text_does(copying: World) -> N
     assert chosen.distributions is None
     assert sources(copying) == {"stop_gap": num_before + 5}
     assert copying.speculation.stats().num_proposals_used == 0  # no draft's
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_where_a_look_up_finds_nothing_earlier_answers_may(world: World, remembers: bool) -> None:
+    """Texts do not repeat themselves, but each answer goes as the one before did."""
+    stop_gap = StopGap(memory=AnswerMemory(1000) if remembers else None)
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.speculation = Speculation(world.buffer, world.streams, world.clock, stop_gap=stop_gap)
+    world.latency_s = 0.0
+    world.answer = lambda commit, tokens: Proposal(
+        commit.session_id, len(tokens), tokens[-1], (), "prompt_lookup"
+    )
+    for _ in range(3):
+        session = world.open()
+        world.run(40)
+        world.close(session)
+
+    assert (sources(world).get("stop_gap_shared", 0) > 40) == remembers
+
+
+@pytest.mark.parametrize("has_seed", [False, True])
+def test_a_draft_is_told_of_a_seed(world: World, has_seed: bool) -> None:
+    """As an answer that was drawn with one is not to be shared."""
+    session = Session(
+        *(1, "r", [*PROMPT], len(PROMPT), 100, 5, SamplingSettings(1.0)),
+        uses_distributions=True,
+        has_seed=has_seed,
+    )
+    world.speculation.open(session)
+    _, frame = world.streams.sent[-1]
+    assert [opened.has_seed for opened in frame.opens] == [has_seed]
 
 
 def test_requests_that_may_not_speculate_count_for_the_rule_by_their_rate() -> None:

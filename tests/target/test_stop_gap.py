@@ -9,21 +9,36 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from specray.config import TargetPluginConfig
 from specray.models.ngrams import NGRAM_FILE, NgramModel, load_ngrams
 from specray.sampling.reference import verify
+from specray.target.answer_memory import AnswerMemory
 from specray.target.session import Session
 from specray.target.stop_gap import StopGap, make_stop_gap
-from specray.types import Proposal, SamplingSettings, Source, TruncatedDistributions
+from specray.types import (
+    Proposal,
+    SamplingSettings,
+    Source,
+    SpeculationPolicy,
+    TruncatedDistributions,
+)
 from tests.models.test_ngrams import NGRAMS, write_ngrams
 from tests.target.distributions import chi_square
 
 MOST_SCANS, LAST_PAUSE = 16, 32
 
 
-def session(tokens: Sequence[int], session_id: int = 1) -> Session:
-    sampling = SamplingSettings(temperature=1.0)
-    return Session(session_id, "r", list(tokens), 1, 10_000, 64, sampling, uses_distributions=True)
+def session(
+    tokens: Sequence[int], session_id: int = 1, tenant: str = "", *, has_seed: bool = False
+) -> Session:
+    return Session(
+        *(session_id, "r", list(tokens), 1, 10_000, 64, SamplingSettings(temperature=1.0)),
+        uses_distributions=True,
+        tenant=tenant,
+        has_seed=has_seed,
+    )
 
 
 def expected(text: Sequence[int], depth: int) -> tuple[int, ...] | None:
@@ -141,9 +156,120 @@ def test_nothing_is_left_of_a_session_that_is_closed() -> None:
     stop_gap = StopGap()
     stop_gap.find(session([1, 2, 3, 1, 2]), 2)
     stop_gap.end_step(verified=[], gain_s=0.01)
-    stop_gap.close(1)
+    stop_gap.close(session([1, 2, 3, 1, 2]))
 
     assert stop_gap.find(session([5, 6]), 2) is None  # another session of the same id
+
+
+# Copies from earlier answers
+
+
+def remembering(*answers: Sequence[int], tenant: str = "", has_seed: bool = False) -> StopGap:
+    """After these answers to a prompt of one token."""
+    stop_gap = StopGap(memory=AnswerMemory(1000))
+    for answer in answers:
+        stop_gap.close(session([0, *answer], tenant=tenant, has_seed=has_seed))
+    return stop_gap
+
+
+def test_earlier_answers_are_copied() -> None:
+    found = remembering([1, 2, 3, 4, 5, 6], [7, 8, 9]).find(session([9, 2, 3]), 2)
+    assert found is not None
+    assert (found.source, found.token_ids) == ("stop_gap_shared", (4, 5))
+    assert (found.position, found.last_token_id, len(found.confidences)) == (3, 3, 2)
+
+
+def test_a_copy_ends_where_the_answer_did() -> None:
+    stop_gap = remembering([1, 2, 3, 4], [5, 6])
+    found = stop_gap.find(session([9, 2, 3]), 5)
+    assert found is not None
+    assert found.token_ids == (4,)
+    stop_gap.end_step(verified=[], gain_s=0.01)
+    assert stop_gap.find(session([9, 3, 4], 2), 5) is None
+
+
+def test_what_matches_further_is_copied_wherever_it_stands() -> None:
+    answers = [1, 2, 3, 4, 5], [8, 3, 4, 6]
+    for text, source, token_id in (
+        ([3, 4, 7, 2, 3, 4], "stop_gap_shared", 5),
+        ([2, 3, 4, 7, 0, 2, 3, 4], "stop_gap", 7),  # as far: its own text is likelier to go on
+        ([1, 2, 3, 4, 7, 1, 2, 3, 4], "stop_gap", 7),
+    ):
+        found = remembering(*answers).find(session(text), 1)
+        assert found is not None
+        assert (found.source, found.token_ids) == (source, (token_id,))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=9),
+    st.lists(st.integers(0, 2), min_size=3, max_size=9),
+)
+def test_of_earlier_answers_it_takes_what_followed_most_often(
+    answers: list[list[int]], text: list[int]
+) -> None:
+    """The slow and obvious way, where the request's own text has no match."""
+    if expected(text, 1) is not None:
+        return
+    best = None
+    for length in range(8, 1, -1):
+        followers = [
+            answer[i + length]
+            for answer in answers
+            for i in range(len(answer) - length)
+            if answer[i : i + length] == text[-length:] and len(text) > length
+        ]
+        if followers:
+            counts = Counter(followers)
+            best = {t for t in counts if counts[t] == max(counts.values())}
+            break
+    found = remembering(*answers).find(session(text), 1)
+    assert (found is None) == (best is None)
+    assert found is None or found.token_ids[0] in (best or ())
+
+
+def test_a_tenant_gets_its_own_answers_only() -> None:
+    stop_gap = remembering([1, 2, 3, 4], tenant="a")
+    assert stop_gap.find(session([9, 2, 3], tenant="b"), 1) is None
+    stop_gap.end_step(verified=[], gain_s=0.01)
+    assert stop_gap.find(session([9, 2, 3], 2, tenant="a"), 1) is not None
+
+
+def test_prompts_are_never_remembered() -> None:
+    stop_gap = StopGap(memory=AnswerMemory(1000))
+    asked = session([1, 2, 3, 4])
+    asked.num_prompt_tokens = 4
+    stop_gap.close(asked)
+    assert stop_gap.find(session([9, 2, 3]), 1) is None
+
+
+def test_answers_that_were_drawn_with_a_seed_are_not_remembered() -> None:
+    assert remembering([1, 2, 3, 4], has_seed=True).find(session([9, 2, 3]), 1) is None
+
+
+def test_a_seed_would_tie_an_earlier_answer_to_what_verifies_it() -> None:
+    """Why: both requests draw by the same numbers, here by inversion and then by rejection."""
+    p, rng = np.array([0.3, 0.7]), np.random.default_rng(0)
+    counts = Counter(verify_again(p, rng.integers(2**32)) for _ in range(4000))
+    assert chi_square(np.array([counts[0], counts[1]]), 4000 * p) < 1e-9
+
+
+def verify_again(p: NDArray[np.float64], seed: int) -> int:
+    earlier = int(np.random.default_rng(seed).random() >= p[0])
+    return verify(p[None].repeat(2, 0), (earlier,), None, np.random.default_rng(seed)).token_ids[0]
+
+
+def test_nothing_is_remembered_unless_asked_for() -> None:
+    for shared_tokens in (0, 100):
+        config = TargetPluginConfig(
+            max_depth=4,
+            policy=SpeculationPolicy(),
+            trust_draft_distributions=True,
+            shared_tokens=shared_tokens,
+        )
+        stop_gap = make_stop_gap(config)
+        stop_gap.close(session([0, 1, 2, 3, 4]))
+        assert (stop_gap.find(session([9, 2, 3]), 1) is not None) == (shared_tokens > 0)
+        assert stop_gap.only_copies_own_text == (shared_tokens == 0)
 
 
 # Guesses by n-grams
@@ -190,7 +316,13 @@ def test_without_its_n_grams_a_target_still_copies(
     for there in ("broken", "empty"):
         (tmp_path / there).mkdir()
     (tmp_path / "broken" / NGRAM_FILE).write_bytes(b"short")
-    stop_gap = make_stop_gap(str(tmp_path / name))
+    config = TargetPluginConfig(
+        max_depth=4,
+        policy=SpeculationPolicy(),
+        trust_draft_distributions=True,
+        ngrams=str(tmp_path / name),
+    )
+    stop_gap = make_stop_gap(config)
 
     assert "no n-grams for the stop-gap" in caplog.text
     assert not stop_gap.has_ngrams
@@ -218,11 +350,15 @@ def confident(proposal: Proposal) -> TruncatedDistributions:
     return TruncatedDistributions(ids, q)
 
 
-def p_value(shipped: Shipped, ngrams: NgramModel | None = None) -> float:
+def p_value(
+    shipped: Shipped, ngrams: NgramModel | None = None, *, remembers: bool = False
+) -> float:
     rng = np.random.default_rng(5)
     counts: Counter[tuple[int, ...]] = Counter()
+    memory = AnswerMemory(64) if remembers else None
     for _ in range(NUM_TEXTS):
-        stop_gap, writing = StopGap(ngrams), session(PROMPT)
+        stop_gap, writing = StopGap(ngrams, memory), session(PROMPT)
+        writing.num_prompt_tokens = len(PROMPT)
         while len(writing.token_ids) < len(PROMPT) + LENGTH:
             found = stop_gap.find(writing, DEPTH)
             depth = sum(c > 0.4 for c in found.confidences) if found is not None else 0
@@ -231,6 +367,7 @@ def p_value(shipped: Shipped, ngrams: NgramModel | None = None) -> float:
             rows = TARGET[[writing.token_ids[-1], *copied]]
             writing.token_ids += verify(rows, copied, q and q.prefix(depth), rng).token_ids
             stop_gap.end_step(verified=[1] if depth else [], gain_s=0.01)
+        stop_gap.close(writing)
         counts[tuple(writing.token_ids[len(PROMPT) :][:LENGTH])] += 1
     texts = list(product(range(VOCAB_SIZE), repeat=LENGTH))
     chances = [np.prod(TARGET[[PROMPT[-1], *text[:-1]], text]) for text in texts]
@@ -250,3 +387,11 @@ def test_the_output_has_the_targets_distribution(shipped: Shipped, is_exact: boo
 )
 def test_so_has_what_n_grams_guess(ngrams: NgramModel, shipped: Shipped, is_exact: bool) -> None:
     assert (p_value(shipped, ngrams) > 1e-4) == is_exact
+
+
+@pytest.mark.parametrize(
+    ("shipped", "is_exact"), [(point_masses, True), (confident, False)], ids=["ours", "power check"]
+)
+def test_so_has_what_earlier_answers_say(shipped: Shipped, is_exact: bool) -> None:
+    """Each text may copy from those before it."""
+    assert (p_value(shipped, remembers=True) > 1e-4) == is_exact

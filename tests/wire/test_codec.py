@@ -33,7 +33,8 @@ tokens = st.lists(uint32, max_size=6).map(tuple)
 samplings = st.builds(SamplingSettings, temperature=floats, top_k=uint32, top_p=floats)
 names = st.text(st.characters(codec="utf-8"), max_size=128)
 opens = st.builds(
-    OpenSession, uint64, tokens, uint32, samplings, uint32, names, names, names, names
+    OpenSession,
+    *(uint64, tokens, uint32, samplings, uint32, names, names, names, names, st.booleans()),
 )
 accepted = st.builds(Accepted, uint32, uint32, st.sampled_from(get_args(Source)))
 commits = st.builds(

@@ -242,6 +242,7 @@ const TITLES = {
   ngram: "guessed by n-grams",
   model: "guessed by the draft model",
   stop_gap: "copied by the target itself",
+  stop_gap_shared: "copied by the target from earlier answers",
   stop_gap_ngram: "guessed by the target's own n-grams",
 };
 
