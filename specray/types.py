@@ -51,7 +51,7 @@ class OpenSession:
     traceparent: str = ""  # the target's span, as W3C writes it; empty if it is not traced
     tenant: str = ""  # whom the request is for: drafts share their time fairly between tenants
     target: str = ""  # the engine that verifies: drafts learn the pace of each
-    has_seed: bool = False  # its random numbers may come again: its answer is not to be shared
+    is_shareable: bool = True  # whether its answer may be proposed to others
 
 
 class Accepted(NamedTuple):

@@ -246,7 +246,8 @@ class DraftAhead:
             elapsed_s = now_s - followed.began_s
             was_ahead = followed.flight.was_ahead
             left_s = followed.rhythm.left_s(elapsed_s, was_ahead=was_ahead)
-            loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
+            if followed.rhythm.is_running(elapsed_s):  # else it rests, and no commit will wait
+                loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
             if left_s < self._pass.expected_s(1):
                 sent += followed.send()
                 continue

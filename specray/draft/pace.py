@@ -109,7 +109,8 @@ class Rhythm:
             elapsed_s: since the flight began.
             was_ahead: see `observe_flight`.
         """
-        ending = _EARLY if elapsed_s < self._flight_s[was_ahead] else 1.0
+        flight_s = self._flight_s[was_ahead]
+        ending = 1.0 if 0 < flight_s <= elapsed_s else _EARLY
         return 0.5 * self._confidence * ending * self._mean_tokens * self.flights_per_s**2
 
     def is_running(self, elapsed_s: float) -> bool:

@@ -46,7 +46,7 @@ class _Entry:
     survival: SurvivalTable
     tenant: str
     num_opened_with: int  # tokens; those since then may be shared
-    has_seed: bool
+    is_shareable: bool
 
 
 class PromptLookup:
@@ -78,7 +78,7 @@ class PromptLookup:
             self._survival.table(session.sampling),
             "" if self._config.shared_between_tenants else session.tenant,
             len(session.token_ids),
-            session.has_seed,
+            session.is_shareable,
         )
         self._add(session.session_id, entry)
 
@@ -95,13 +95,9 @@ class PromptLookup:
         self._add(commit.session_id, entry)
 
     def close(self, session_id: int) -> None:
-        """Forgets the session, but for its answer if that is shared.
-
-        One that was drawn with a seed is not: proposed to a request with the same seed, it would
-        tie the proposal to the random numbers that verify it.
-        """
+        """Forgets the session, but for its answer if that is shared."""
         entry = self._remove(session_id)
-        if entry is not None and self._shared is not None and not entry.has_seed:
+        if entry is not None and self._shared is not None and entry.is_shareable:
             self._shared.add(entry.tenant, entry.session.token_ids[entry.num_opened_with :])
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:

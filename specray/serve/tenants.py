@@ -17,13 +17,21 @@ def tenant_of(headers: Mapping[str, str], name: str) -> str:
     """The tenant that a request's header names; empty if it does not.
 
     What may be a secret is hashed, so that it goes no further: the first 12 hexadecimal digits of
-    `sha256`, of a bearer token without the word `Bearer`.
+    `sha256`, of a bearer token without the word `Bearer`. So is a name of more than 128 characters
+    or of others than printable ASCII, which could not be told from another's once it is cut.
     """
     value = headers.get(name, "").strip()
     if value and any(part in name.lower() for part in _SECRET):
         key = value[7:].strip() if value[:7].lower() == "bearer " else value
-        return hashlib.sha256(key.encode()).hexdigest()[:_LENGTH]
-    return printable(value)
+        return _hashed(key)
+    if printable(value) != value:
+        # What is left of it may be another's name, who would then share what is a tenant's own.
+        return _hashed(value)
+    return value
+
+
+def _hashed(value: str) -> str:
+    return hashlib.sha256(value.encode()).hexdigest()[:_LENGTH]
 
 
 class TenantCounter:

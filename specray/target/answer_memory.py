@@ -21,7 +21,7 @@ _NOTHING = np.zeros(0, np.int32)
 
 
 class AnswerMemory:
-    """The latest answers to each tenant: at most `max_tokens` of them over all tenants.
+    """The latest answers to each tenant: at most `max_tokens` over all, with what separates them.
 
     Where that is too little, tenants that have not been answered for longest are forgotten; of a
     single one's answers the latest half is kept.
@@ -43,18 +43,20 @@ class AnswerMemory:
             return
         token_ids = [*token_ids[: max(0, self._max_tokens // 2 - 1)], END]
         key = self._key(tenant)
-        before = self._texts.pop(key, Text([END] * MARGIN))
-        self._num_tokens -= _num_remembered(before)
-        text = before
-        if _num_remembered(before) + len(token_ids) > self._max_tokens:
+        before = self._texts.pop(key, None)
+        text = before or Text([END] * MARGIN)
+        if before is not None:
+            self._num_tokens -= len(before)
+        if len(text) + len(token_ids) > self._max_tokens:
+            kept = text.token_ids[-max(1, self._max_tokens // 2 - MARGIN) :]
             text = Text([END] * MARGIN)
-            text.append(before.token_ids[-(self._max_tokens // 2) :])
+            text.append(kept)
         text.append(token_ids)
         self._texts[key] = text
-        self._num_tokens += _num_remembered(text)
+        self._num_tokens += len(text)
         while self._num_tokens > self._max_tokens:
             _, forgotten = self._texts.popitem(last=False)
-            self._num_tokens -= _num_remembered(forgotten)
+            self._num_tokens -= len(forgotten)
 
     def text(self, tenant: str) -> NDArray[np.int32]:
         """What is remembered for a tenant: `MARGIN` times `END`, then each answer and `END`."""
@@ -63,7 +65,3 @@ class AnswerMemory:
 
     def _key(self, tenant: str) -> str:
         return "" if self._is_common else tenant
-
-
-def _num_remembered(text: Text) -> int:
-    return len(text) - MARGIN

@@ -44,7 +44,7 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         uses_distributions=not request.use_structured_output,
         request_id=names(request).request_id,
         tenant=printable(args.get(TENANT_ARG)),
-        has_seed=params.seed is not None and is_sampled(request),
+        is_shareable=_is_shareable(request, params),
         min_length=request.num_prompt_tokens + params.min_tokens,
     )
 
@@ -70,6 +70,15 @@ def forbids_drafts(request: Request) -> bool:
     """
     params = request.sampling_params
     return params is not None and bool(params.logprob_token_ids)
+
+
+def _is_shareable(request: Request, params: SamplingParams) -> bool:
+    """Whether the answer may be proposed to other requests.
+
+    Not one that was drawn with a seed: a request with the same seed draws by the same random
+    numbers, to which the proposal would be tied. Nor one whose prompt comes in parts between.
+    """
+    return not request.resumable and not (params.seed is not None and is_sampled(request))
 
 
 def _needs_depth_0(params: SamplingParams) -> bool:

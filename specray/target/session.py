@@ -34,7 +34,7 @@ class Session:
     request_id: str = ""  # for logs and traces
     traceparent: str = ""  # the span that its draft's is part of
     tenant: str = ""  # whom it is for
-    has_seed: bool = False  # that its tokens are drawn by
+    is_shareable: bool = True  # whether its answer may be proposed to others
     min_length: int = 0  # prompt and answer, in tokens: a shorter answer may not end
     acceptances: dict[Source, AcceptanceRate] = field(
         default_factory=lambda: defaultdict(request_acceptance)

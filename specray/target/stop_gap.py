@@ -11,8 +11,8 @@ random numbers, to which a proposal would be tied.
 
 For copies, a scan instead of an index such as `specray.draft.ngram_index`: nothing is done for
 requests whose proposals come in time, and a token takes 4 bytes in the engine's process, not a
-thousand. A scan takes tens of microseconds, some 60 for 65,536 tokens of earlier answers, an index
-some for each token of every request, and the table some for each token that it guesses.
+thousand. A scan takes tens of microseconds, an index some for each token of every request, and the
+table some for each token that it guesses.
 """
 
 import logging
@@ -37,6 +37,7 @@ from specray.types import Proposal, StopGapSource
 logger = logging.getLogger(__name__)
 
 _SHORTEST, _LONGEST = 2, MARGIN  # suffixes that are looked for, as by `draft.prompt_lookup`
+_MOST_REMEMBERED = 65536  # tokens of earlier answers: a scan takes some 60 us
 _MOST_SCANS = 16  # a step; they take the engine's time
 _FREE_SCANS = 4  # so few can't be felt
 _MOST_ENDS = 2048  # the latest; a text of one token has as many as tokens
@@ -79,9 +80,9 @@ class StopGap:
         return self._ngrams is None and self._memory is None
 
     def close(self, session: Session) -> None:
-        """Forget a session, but for its answer if that is shared; unknown ones are ignored."""
+        """Forget a session, but for its answer if that may be shared."""
         self._texts.pop(session.session_id, None)
-        if self._memory is not None and not session.has_seed:
+        if self._memory is not None and session.is_shareable:
             answer = session.token_ids[session.num_prompt_tokens : len(session.token_ids)]
             self._memory.add(session.tenant, answer)
 
@@ -138,7 +139,8 @@ def make_stop_gap(config: TargetPluginConfig) -> StopGap:
     """
     memory, folder = None, config.ngrams
     if config.shared_tokens:
-        memory = AnswerMemory(config.shared_tokens, is_common=config.shared_between_tenants)
+        num_tokens = min(config.shared_tokens, _MOST_REMEMBERED)
+        memory = AnswerMemory(num_tokens, is_common=config.shared_between_tenants)
     try:
         ngrams = load_ngrams(Path(folder)) if folder else None
     except InvalidConfigError as error:

@@ -63,7 +63,7 @@ class Telling:
                 session.traceparent,
                 session.tenant,
                 self._name,
-                session.has_seed,
+                session.is_shareable,
             )
             session.num_told = num_tokens
             self._outgoing[session.router].opens.append(opened)

@@ -118,7 +118,7 @@ def _open_message(session: OpenSession) -> pb.OpenSession:
         traceparent=session.traceparent[:_MAX_NAME],
         tenant=session.tenant[:_MAX_NAME],
         target=session.target[:_MAX_NAME],
-        has_seed=session.has_seed,
+        is_shareable=session.is_shareable,
     )
 
 
@@ -134,7 +134,7 @@ def _open_session(message: pb.OpenSession) -> OpenSession:
         traceparent=message.traceparent[:_MAX_NAME],
         tenant=message.tenant[:_MAX_NAME],
         target=message.target[:_MAX_NAME],
-        has_seed=message.has_seed,
+        is_shareable=message.is_shareable,
     )
 
 

@@ -17,7 +17,7 @@ class SamplingSettings(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "token_ids", "num_prompt_tokens", "sampling", "depth", "request_id", "traceparent", "tenant", "target", "has_seed")
+    __slots__ = ("session_id", "token_ids", "num_prompt_tokens", "sampling", "depth", "request_id", "traceparent", "tenant", "target", "is_shareable")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -27,7 +27,7 @@ class OpenSession(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
-    HAS_SEED_FIELD_NUMBER: _ClassVar[int]
+    IS_SHAREABLE_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_prompt_tokens: int
@@ -37,8 +37,8 @@ class OpenSession(_message.Message):
     traceparent: str
     tenant: str
     target: str
-    has_seed: bool
-    def __init__(self, session_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingSettings, _Mapping]] = ..., depth: _Optional[int] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., target: _Optional[str] = ..., has_seed: bool = ...) -> None: ...
+    is_shareable: bool
+    def __init__(self, session_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingSettings, _Mapping]] = ..., depth: _Optional[int] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., target: _Optional[str] = ..., is_shareable: bool = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("session_id", "position", "token_ids", "depth", "sent_at_ns", "accepted", "was_late", "is_unawaited")

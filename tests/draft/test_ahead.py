@@ -543,6 +543,27 @@ def test_no_pass_is_run_that_costs_more_than_it_brings(
     assert [len(ahead.token_ids) for ahead in target.ahead[1].values()] == [1] * len(begun)
 
 
+def test_sessions_that_rest_hold_up_no_pass(
+    llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is told of those for which nothing is asked: no commit would wait."""
+    losses = []
+    for num_resting in (0, 10):
+        clock = Clock()
+        target = Target(llama_pass.model, fan_out=8, clock=clock)
+        timed(target, clock, monkeypatch, 0.0)
+        for session_id in range(1, 2 + num_resting):
+            target.open(session_id, 12, GREEDY)
+            target.commit(session_id, 9)
+            target.answer(session_id)
+        flights(target, clock, 60, 0.1, was_late=False)  # of the first one
+        ahead_pass = target.proposer._ahead._pass
+        monkeypatch.setattr(ahead_pass, "run", lambda _, __, loss: losses.append(loss))
+        target.work(1)
+    assert losses[0] > 0
+    assert losses[1] < 2 * losses[0]  # each of the ten would count for four
+
+
 def test_the_likeliest_outcomes_are_drafted_furthest(
     llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,8 @@ def test_passes_that_cost_too_much_are_tried_again() -> None:
 
 def test_passes_cost_nothing_before_anything_is_known() -> None:
     assert Rhythm().pass_loss(1.0, was_ahead=False) == 0
+    early = 0.25 * settled(Rhythm()).pass_loss(2 * FLIGHT_S, was_ahead=True)
+    assert settled(Rhythm()).pass_loss(1.0, was_ahead=False) == pytest.approx(early)
 
 
 def test_answers_are_as_deep_as_asked_for_before_anything_is_known() -> None:

@@ -116,16 +116,16 @@ def test_a_session_that_is_opened_again_does_not_count_twice() -> None:
     assert proposer.propose([4])[0].token_ids == (9,)  # the later of 7 and 9, each there once
 
 
-@pytest.mark.parametrize(("has_seed", "expected"), [(False, (7, 8)), (True, ())])
-def test_answers_that_were_drawn_with_a_seed_are_not_shared(
-    has_seed: bool, expected: tuple[int, ...]
+@pytest.mark.parametrize(("is_shareable", "expected"), [(True, (7, 8)), (False, ())])
+def test_answers_that_may_not_be_shared_are_not(
+    is_shareable: bool, expected: tuple[int, ...]
 ) -> None:
     proposer = PromptLookup(PromptLookupConfig(shared_tokens=100))
     sampling = SamplingSettings(temperature=1.0)
-    proposer.open(OpenSession(1, (90, 91, 92), 3, sampling, depth=2, has_seed=has_seed))
+    proposer.open(OpenSession(1, (90, 91, 92), 3, sampling, depth=2, is_shareable=is_shareable))
     proposer.commit(Commit(1, 3, (5, 6, 7, 8), depth=2, sent_at_ns=0))
     proposer.close(1)
-    proposer.open(OpenSession(2, (1, 2, 5), 3, sampling, depth=2, has_seed=True))
+    proposer.open(OpenSession(2, (1, 2, 5), 3, sampling, depth=2))
     proposer.commit(Commit(2, 3, (6,), depth=2, sent_at_ns=0))
     assert proposer.propose([2])[0].token_ids == expected
 

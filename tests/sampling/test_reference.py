@@ -173,3 +173,19 @@ def test_drafting_ahead_keeps_the_targets_distribution(fan_out: int) -> None:
 def test_random_numbers_shared_with_what_is_drafted_ahead_are_detected() -> None:
     """What a proposal and its continuations share ties these to the event that selects them."""
     assert p_value_ahead(shared, 2, VOCAB_SIZE, seed=14) < 1e-9
+
+
+def test_an_answer_to_the_same_seed_is_tied_to_what_verifies_it() -> None:
+    """Why answers that were drawn with a seed are never proposed to others.
+
+    Both requests draw by the same numbers, here by inversion and then by rejection.
+    """
+    p, rng = np.array([0.3, 0.7]), np.random.default_rng(0)
+    counts = Counter(verified_again(p, int(rng.integers(2**32))) for _ in range(4000))
+    assert chi_square(np.array([counts[0], counts[1]]), 4000 * p) < 1e-9
+
+
+def verified_again(p: Table, seed: int) -> int:
+    earlier = int(np.random.default_rng(seed).random() >= p[0])
+    rows, rng = np.stack([p, p]), np.random.default_rng(seed)
+    return verify(rows, (earlier,), None, rng).token_ids[0]

@@ -41,14 +41,27 @@ def test_a_request_becomes_a_session_of_its_router() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "has_seed"),
-    [({"seed": 0}, True), ({"seed": 5, "temperature": 0.3}, True), ({}, False), (GREEDY, False)],
+    ("params", "is_shareable"),
+    [
+        ({"seed": 0}, False),
+        ({"seed": 5, "temperature": 0.3}, False),
+        ({}, True),
+        (GREEDY, True),
+        (GREEDY | {"seed": 1}, True),
+    ],
 )
-def test_a_session_knows_whether_its_random_numbers_may_come_again(
-    params: dict[str, Any], has_seed: bool
+def test_an_answer_is_not_shared_whose_random_numbers_may_come_again(
+    params: dict[str, Any], is_shareable: bool
 ) -> None:
-    assert made(**params).has_seed == has_seed
-    assert not made(**GREEDY, seed=1).has_seed
+    assert made(**params).is_shareable == is_shareable
+
+
+def test_nor_one_whose_prompt_comes_in_parts_between() -> None:
+    streamed = request(**GREEDY)
+    streamed.resumable = True
+    result = requests.session(streamed, 1, MAX_MODEL_LEN)
+    assert result is not None
+    assert not result.is_shareable
 
 
 def test_a_session_sees_the_tokens_that_are_added_later() -> None:

@@ -1580,17 +1580,16 @@ def test_where_a_look_up_finds_nothing_earlier_answers_may(world: World, remembe
     assert (sources(world).get("stop_gap_shared", 0) > 40) == remembers
 
 
-@pytest.mark.parametrize("has_seed", [False, True])
-def test_a_draft_is_told_of_a_seed(world: World, has_seed: bool) -> None:
-    """As an answer that was drawn with one is not to be shared."""
+@pytest.mark.parametrize("is_shareable", [False, True])
+def test_a_draft_is_told_whether_an_answer_may_be_shared(world: World, is_shareable: bool) -> None:
     session = Session(
         *(1, "r", [*PROMPT], len(PROMPT), 100, 5, SamplingSettings(1.0)),
         uses_distributions=True,
-        has_seed=has_seed,
+        is_shareable=is_shareable,
     )
     world.speculation.open(session)
     _, frame = world.streams.sent[-1]
-    assert [opened.has_seed for opened in frame.opens] == [has_seed]
+    assert [opened.is_shareable for opened in frame.opens] == [is_shareable]
 
 
 def test_requests_that_may_not_speculate_count_for_the_rule_by_their_rate() -> None:

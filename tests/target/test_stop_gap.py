@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from specray.config import TargetPluginConfig
 from specray.models.ngrams import NGRAM_FILE, NgramModel, load_ngrams
@@ -31,13 +30,13 @@ MOST_SCANS, LAST_PAUSE = 16, 32
 
 
 def session(
-    tokens: Sequence[int], session_id: int = 1, tenant: str = "", *, has_seed: bool = False
+    tokens: Sequence[int], session_id: int = 1, tenant: str = "", *, is_shareable: bool = True
 ) -> Session:
     return Session(
         *(session_id, "r", list(tokens), 1, 10_000, 64, SamplingSettings(temperature=1.0)),
         uses_distributions=True,
         tenant=tenant,
-        has_seed=has_seed,
+        is_shareable=is_shareable,
     )
 
 
@@ -164,11 +163,11 @@ def test_nothing_is_left_of_a_session_that_is_closed() -> None:
 # Copies from earlier answers
 
 
-def remembering(*answers: Sequence[int], tenant: str = "", has_seed: bool = False) -> StopGap:
+def remembering(*answers: Sequence[int], tenant: str = "", is_shareable: bool = True) -> StopGap:
     """After these answers to a prompt of one token."""
     stop_gap = StopGap(memory=AnswerMemory(1000))
     for answer in answers:
-        stop_gap.close(session([0, *answer], tenant=tenant, has_seed=has_seed))
+        stop_gap.close(session([0, *answer], tenant=tenant, is_shareable=is_shareable))
     return stop_gap
 
 
@@ -242,20 +241,8 @@ def test_prompts_are_never_remembered() -> None:
     assert stop_gap.find(session([9, 2, 3]), 1) is None
 
 
-def test_answers_that_were_drawn_with_a_seed_are_not_remembered() -> None:
-    assert remembering([1, 2, 3, 4], has_seed=True).find(session([9, 2, 3]), 1) is None
-
-
-def test_a_seed_would_tie_an_earlier_answer_to_what_verifies_it() -> None:
-    """Why: both requests draw by the same numbers, here by inversion and then by rejection."""
-    p, rng = np.array([0.3, 0.7]), np.random.default_rng(0)
-    counts = Counter(verify_again(p, rng.integers(2**32)) for _ in range(4000))
-    assert chi_square(np.array([counts[0], counts[1]]), 4000 * p) < 1e-9
-
-
-def verify_again(p: NDArray[np.float64], seed: int) -> int:
-    earlier = int(np.random.default_rng(seed).random() >= p[0])
-    return verify(p[None].repeat(2, 0), (earlier,), None, np.random.default_rng(seed)).token_ids[0]
+def test_answers_that_may_not_be_shared_are_not_remembered() -> None:
+    assert remembering([1, 2, 3, 4], is_shareable=False).find(session([9, 2, 3]), 1) is None
 
 
 def test_nothing_is_remembered_unless_asked_for() -> None:
