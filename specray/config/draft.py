@@ -36,9 +36,9 @@ class PromptLookupConfig(Settings):
     shared_tokens: NonNegativeInt = Field(
         0,
         description="Tokens of earlier answers to the same tenant that are looked up too, over "
-        "all tenants of a replica; some 2 kB each. Targets remember as many for their `stop_gap`, "
-        "in 4 bytes each. `router.tenant_header` says who they are: requests without it are one "
-        "tenant's, and may then learn of each other.",
+        "all tenants of a replica; some 2 kB each. For their `stop_gap` targets remember as many, "
+        "at most 65,536, in 4 bytes each. `router.tenant_header` says who they are: requests "
+        "without it are one tenant's, and may then learn of each other.",
     )
     shared_between_tenants: bool = Field(
         False,
