@@ -37,7 +37,7 @@ from specray.types import Proposal, StopGapSource
 logger = logging.getLogger(__name__)
 
 _SHORTEST, _LONGEST = 2, MARGIN  # suffixes that are looked for, as by `draft.prompt_lookup`
-_MOST_REMEMBERED = 65536  # tokens of earlier answers: a scan takes some 60 us
+_MOST_REMEMBERED = 65536  # tokens of earlier answers, for a scan of some 20 us
 _MOST_SCANS = 16  # a step; they take the engine's time
 _FREE_SCANS = 4  # so few can't be felt
 _MOST_ENDS = 2048  # the latest; a text of one token has as many as tokens
