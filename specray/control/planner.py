@@ -200,16 +200,18 @@ class Planner:
     def plan_decode(
         self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
     ) -> DepthPlan:
-        """As `plan`, for a step without prefills, as those are that may be held back."""
-        before = self._surroundings
-        around = Surroundings(before.num_kv_tokens, num_sampled=before.num_sampled)
-        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s, around))
+        """As `plan`, for a step without prefills, as those are that may be held back.
 
-    def _plan_ahead(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
-    ) -> DepthPlan:
-        """For steps to come, as if they held what the latest did."""
-        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s))
+        And most of those to come: beside a prefill, which makes a step long for what it commits,
+        almost any draft would seem to pay.
+        """
+        before = self._surroundings
+        around = Surroundings(
+            before.num_kv_tokens,
+            max_drafts=before.max_drafts + before.num_prefill_tokens,
+            num_sampled=before.num_sampled,
+        )
+        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s, around))
 
     def _plan(self, offers: Sequence[Offer], batch: Batch) -> DepthPlan:
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
@@ -256,7 +258,7 @@ class Planner:
             return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
-        speculative = self._plan_ahead(_at_most(offers, depth), num_plain, total_s)
+        speculative = self.plan_decode(_at_most(offers, depth), num_plain, total_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
@@ -276,7 +278,7 @@ class Planner:
             return most
 
         def goodput(depth: int) -> float:
-            return self._plan_ahead(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
+            return self.plan_decode(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
 
         return self._answer_depth.choose(most, wait_s, self._step_s, goodput)
 
@@ -284,7 +286,7 @@ class Planner:
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
     ) -> bool:
         """Whether asking for proposals beats plain decoding, which no draft slows down."""
-        plain = self._plan_ahead((), num_decoding)
+        plain = self.plan_decode((), num_decoding)
         least_gain = _LEAST_GAIN if self.is_off else 1.0
         goodput = _goodput_of_both(speculative, plain, chance, wait_s)
         return goodput > least_gain * self._slowdown.factor * plain.goodput
@@ -350,7 +352,7 @@ class Planner:
         less, more = sorted((num_decoding, self._probed_load))
         if more >= _OTHER_LOAD * less and self._probe_clock.may_hasten:
             self._probed_load = num_decoding
-            if any(self._plan_ahead(offers, num_decoding - len(offers)).depths):
+            if any(self.plan_decode(offers, num_decoding - len(offers)).depths):
                 self._probe_clock.hasten()
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
@@ -358,8 +360,8 @@ class Planner:
         self._num_wanted += 1
         if self._num_wanted % _PROSPECT_PERIOD != 1:
             return
-        plan = self._plan_ahead(offers, num_plain, self.overhead.extra_s)
-        plain = self._plan_ahead((), num_plain + len(offers))
+        plan = self.plan_decode(offers, num_plain, self.overhead.extra_s)
+        plain = self.plan_decode((), num_plain + len(offers))
         if plain.goodput <= 0 or plan.step_s <= 0:
             return
         gain = plan.goodput / (self._slowdown.factor * plain.goodput)

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 
 from specray.control.latency import AnswerTime
 from specray.target.session import Session
@@ -19,8 +21,26 @@ _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doub
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
 
+@dataclass
+class _Seen:
+    """What was seen of proposals while targets had about so many requests."""
+
+    answer_time: AnswerTime = field(default_factory=AnswerTime)  # to what was not drafted ahead for
+    behind_rate: float = _UNDECIDED  # of commits whose proposal was not drafted ahead
+    answer_share: float = 1.0  # of the tokens that are asked for, in such an answer
+    refusal_rate: float = 0.0  # of these, how many were not worth a wait
+    lost_rate: float = 0.0  # of proposals, which their step began without
+    unused_rate: float = 0.0  # of the others, which were worth less than was thought
+    awaited_rate: float = _UNDECIDED  # of proposals, which their step was held back for
+    num_refusals: int = 0  # since the latest wait or trial
+    trial_pause: int = _FIRST_TRIAL
+
+
 class Patience:
     """Learns from waits how long a proposal takes, and which sessions and routers are silent.
+
+    Apart for loads of each size: a draft answers many requests later than one, so that what was
+    given up under load would long be left alone after it.
 
     Only a wait in vain is held against anyone: no step allows for drafting. And only proposals
     that are awaited are timed: a running step keeps its process from taking them in. Proposals
@@ -28,16 +48,22 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._answer_time = AnswerTime()  # to commits that were not drafted for
-        self._behind_rate = _UNDECIDED  # of commits whose proposal was not drafted ahead
-        self._answer_share = 1.0  # of the tokens that are asked for, in such an answer
-        self._refusal_rate = 0.0  # of these, how many were not worth a wait
-        self._lost_rate = 0.0  # of proposals, which their step began without
-        self._unused_rate = 0.0  # of the others, which were worth less than was thought
-        self._awaited_rate = _UNDECIDED  # of proposals, which their step was held back for
-        self._num_refusals = 0  # since the latest wait or trial
-        self._trial_pause = _FIRST_TRIAL
+        self._seen = _Seen()  # of the load that the coming step has
+        self._by_load: dict[int, _Seen] = {}  # by powers of two of the requests
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
+
+    def face(self, num_requests: int) -> None:
+        """The coming step holds so many requests that decode.
+
+        A load of another size is judged by what was seen of it last. The first time it is thought
+        to be like the nearest smaller one; what was seen of larger ones says nothing of it.
+        """
+        size = num_requests.bit_length()
+        if size not in self._by_load:
+            smaller = max((known for known in self._by_load if known < size), default=None)
+            seen = _Seen() if smaller is None else deepcopy(self._by_load[smaller])
+            self._by_load[size] = seen
+        self._seen = self._by_load[size]
 
     def expected_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long a commit's proposal holds its step back, on average; infinite: it can't pay.
@@ -49,10 +75,10 @@ class Patience:
             wanted: tokens that are asked for.
         """
         answer_s = self.answer_s(max_wait_s, wanted)
-        if self._behind_rate > _HARDLY_AHEAD:
+        if self._seen.behind_rate > _HARDLY_AHEAD:
             return answer_s
         waited_s = answer_s if math.isfinite(answer_s) else 0.0
-        return self._behind_rate * (1 - self._refusal_rate) * waited_s
+        return self._seen.behind_rate * (1 - self._seen.refusal_rate) * waited_s
 
     def full_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long that is if steps waited for whatever was not drafted ahead.
@@ -60,29 +86,30 @@ class Patience:
         Infinite, too, where most such waits would end too early.
         """
         num_tokens = self.expected_tokens(wanted)
-        mostly_s = self._answer_time.mostly_s(num_tokens) or 0.0
-        is_in_time = mostly_s <= max_wait_s
-        return self._behind_rate * self.answer_s(max_wait_s, wanted) if is_in_time else math.inf
+        mostly_s = self._seen.answer_time.mostly_s(num_tokens) or 0.0
+        if mostly_s > max_wait_s:
+            return math.inf
+        return self._seen.behind_rate * self.answer_s(max_wait_s, wanted)
 
     @property
     def chance(self) -> float:
         """Of a proposal that is asked for, to be there for its step and verified; more than 0."""
-        return max(_LEAST_CHANCE, (1 - self._lost_rate) * (1 - self._unused_rate))
+        return max(_LEAST_CHANCE, (1 - self._seen.lost_rate) * (1 - self._seen.unused_rate))
 
     @property
     def is_beside(self) -> bool:
         """Whether drafts mostly work while the target does, not while it waits for them."""
-        return self._awaited_rate < _MOSTLY
+        return self._seen.awaited_rate < _MOSTLY
 
     def answer_s(self, max_wait_s: float, wanted: int) -> float:
         """From a commit to its answer; infinite when no step waits for so long."""
-        mean_s = self._answer_time.mean_s(self.expected_tokens(wanted)) or 0.0
+        mean_s = self._seen.answer_time.mean_s(self.expected_tokens(wanted)) or 0.0
         return mean_s if mean_s <= max_wait_s else math.inf
 
     def deadline(self, awaited: Sequence[Session], max_wait_s: float) -> float:
         """When to go on without those that are still missing; one for the whole batch."""
         num_tokens = max(self.expected_tokens(session.wanted_depth) for session in awaited)
-        patience_s = self._answer_time.patience_s(num_tokens)
+        patience_s = self._seen.answer_time.patience_s(num_tokens)
         wait_s = max_wait_s if patience_s is None else min(max_wait_s, patience_s)
         return max(session.committed_at for session in awaited) + wait_s
 
@@ -105,7 +132,7 @@ class Patience:
 
     def expected_tokens(self, wanted: int) -> int:
         """How many an answer brings, where so many are wanted: a draft may go on ahead instead."""
-        return min(wanted, max(1, math.ceil(self._answer_share * wanted - _ROUNDING)))
+        return min(wanted, max(1, math.ceil(self._seen.answer_share * wanted - _ROUNDING)))
 
     def observe_answer(self, session: Session, arrived: float, num_tokens: int = 0) -> None:
         """The session's commit was answered; earlier than it was sent if drafted ahead.
@@ -119,10 +146,10 @@ class Patience:
         self._observe_behind(session, is_behind=is_behind)
         if not is_behind:
             return
-        self._answer_time.observe(max(1, num_tokens), arrived - session.committed_at)
+        self._seen.answer_time.observe(max(1, num_tokens), arrived - session.committed_at)
         if num_tokens and session.wanted_depth:
             share = min(1.0, num_tokens / session.wanted_depth)
-            self._answer_share += _GAIN * (share - self._answer_share)
+            self._seen.answer_share += _GAIN * (share - self._seen.answer_share)
 
     def observe_absence(self, session: Session) -> None:
         """A step begins without a proposal that is due."""
@@ -131,7 +158,7 @@ class Patience:
     def _observe_behind(self, session: Session, *, is_behind: bool) -> None:
         """Nothing can have been drafted ahead for what ends a pause: it says nothing of that."""
         if not session.is_resumed:
-            self._behind_rate += _GAIN * (is_behind - self._behind_rate)
+            self._seen.behind_rate += _GAIN * (is_behind - self._seen.behind_rate)
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool
@@ -147,11 +174,12 @@ class Patience:
         """
         if num_due == 0:
             return
+        seen = self._seen
         if not is_trial:
-            self._lost_rate += _STEP_GAIN * (num_lost / num_due - self._lost_rate)
-            self._awaited_rate += _STEP_GAIN * (num_awaited / num_due - self._awaited_rate)
+            seen.lost_rate += _STEP_GAIN * (num_lost / num_due - seen.lost_rate)
+            seen.awaited_rate += _STEP_GAIN * (num_awaited / num_due - seen.awaited_rate)
         elif num_lost == 0:
-            self._lost_rate *= _GREAT_RELIEF
+            seen.lost_rate *= _GREAT_RELIEF
 
     def observe_use(self, num_used: int, num_worse: int, *, is_trial: bool) -> None:
         """A step has proposals, of which some are not worth verifying by what came with them.
@@ -167,39 +195,40 @@ class Patience:
         if num_told == 0:
             return
         gain = _TRIAL_GAIN if is_trial else _USE_GAIN
-        self._unused_rate += gain * (num_worse / num_told - self._unused_rate)
+        self._seen.unused_rate += gain * (num_worse / num_told - self._seen.unused_rate)
 
     def give_a_chance(self, max_wait_s: float) -> None:
         """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
-        self._lost_rate *= _RELIEF
+        self._seen.lost_rate *= _RELIEF
         if math.isinf(self.answer_s(max_wait_s, 1)):
-            self._behind_rate = min(self._behind_rate, _UNDECIDED)
+            self._seen.behind_rate = min(self._seen.behind_rate, _UNDECIDED)
 
     @property
     def is_trial_due(self) -> bool:
         """Whether to wait though it doesn't seem worth it, to learn how long answers take now."""
-        return self._num_refusals >= self._trial_pause
+        return self._seen.num_refusals >= self._seen.trial_pause
 
     def observe_trial(self) -> None:
         """A step waits for that reason."""
-        self._num_refusals, self._trial_pause = 0, min(2 * self._trial_pause, _LAST_TRIAL)
+        self._seen.num_refusals = 0
+        self._seen.trial_pause = min(2 * self._seen.trial_pause, _LAST_TRIAL)
 
     def observe_refusal(self) -> None:
         """A step goes on without what it might have waited for."""
-        self._num_refusals += 1
+        self._seen.num_refusals += 1
         self.observe_no_need()
 
     def observe_no_need(self) -> None:
         """A step goes on without what it knows anyway: no reason to try a wait."""
-        self._refusal_rate += _GAIN * (1 - self._refusal_rate)
+        self._seen.refusal_rate += _GAIN * (1 - self._seen.refusal_rate)
 
     def observe_wait(
         self, awaited: Sequence[Session], silent: Sequence[Session], deadline: float
     ) -> None:
         """A wait has ended, in vain for the silent among the awaited."""
-        self._refusal_rate -= _GAIN * self._refusal_rate
+        self._seen.refusal_rate -= _GAIN * self._seen.refusal_rate
         if not silent:
-            self._num_refusals, self._trial_pause = 0, _FIRST_TRIAL
+            self._seen.num_refusals, self._seen.trial_pause = 0, _FIRST_TRIAL
         if silent:
             self._take_longer(awaited, deadline)
         for session in silent:
@@ -218,7 +247,7 @@ class Patience:
         """Proposals take longer than until then; assume twice as long."""
         num_tokens = max(self.expected_tokens(session.wanted_depth) for session in awaited)
         waited_s = deadline - max(session.committed_at for session in awaited)
-        self._answer_time.observe(num_tokens, 2 * waited_s)
+        self._seen.answer_time.observe(num_tokens, 2 * waited_s)
 
     def forget(self, router: str) -> None:
         """The router has gone; it may never come back, and if it does, with another draft."""

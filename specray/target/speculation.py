@@ -273,6 +273,7 @@ class Speculation:
         self._planner.follow(self._streams.policy.depth_rule)
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
         offers = [self._offers.of_tokens(s, s.max_depth if may_draft else 0) for s in sessions]
+        self._patience.face(len(sessions) + num_others)
         depths = self._planner.wanted_depths(
             offers,
             num_others,

@@ -532,6 +532,26 @@ def test_where_steps_read_weights_a_prefill_leaves_draft_tokens_their_worth() ->
     assert min(plan.depths) >= 2
 
 
+def test_a_prefill_makes_no_wait_seem_short() -> None:
+    """Steps to come hold it no longer, and what is asked for then is what drafts have to do."""
+    engine = Engine(latency_s=0.25)
+    engine.run(40)
+    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
+    engine.planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=500), 0.0)
+    depths = [engine.planner.wanted_depths(offers, 0, always(0.25)) for _ in range(8)]
+
+    assert max(depths) <= (PROBE_DEPTH,)
+
+
+def test_room_that_a_prefill_takes_is_there_for_the_next_drafts() -> None:
+    planner = Engine().planner
+    planner.observe_step(load(1), memory_bound(1))
+    planner.expect(Surroundings(num_prefills=1, num_prefill_tokens=500, max_drafts=0), 0.0)
+
+    offers = [Offer(request_acceptance(), "model", MAX_DEPTH)]
+    assert planner.wanted_depths(offers, 0, always(0.0)) == (MAX_DEPTH,)
+
+
 def plain_turns(planner: Planner, num_steps: int, num_prefill_tokens: int = 0) -> int:
     """How many of so many steps with drafts that always pay are plain ones."""
     planner.expect(Surroundings(num_prefill_tokens=num_prefill_tokens), 0.0)

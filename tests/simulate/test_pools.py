@@ -102,7 +102,7 @@ def test_drafts_that_were_given_up_come_back_when_texts_are_easier(
 ) -> None:
     monkeypatch.setattr("specray.control.draft_trial._FIRST_PAUSE_S", 20.0)
 
-    run = steady(4, settings(2, 3), Easier(12), until_s=80.0)
+    run = steady(4, settings(2, 3), Easier(12), until_s=70.0)  # before the last ones end
 
     sizes = [size.num_drafts for size in run.sizes]
     assert 0 in sizes

@@ -72,3 +72,36 @@ def test_what_came_ahead_or_empty_says_nothing_of_answers() -> None:
         patience.observe_answer(session, 9.9, 1)
         patience.observe_answer(session, 10.1, 0)
     assert patience.expected_tokens(5) == 5
+
+
+def test_what_was_seen_under_load_is_not_held_against_a_lone_request() -> None:
+    patience, session = Patience(), make_session()
+    patience.face(8)
+    for _ in range(100):
+        patience.observe_answer(session, 10.1, 5)
+        patience.observe_step(8, 8, 0, is_trial=False)
+    assert patience.expected_wait_s(1.0, 5) == pytest.approx(0.1)
+    assert patience.chance < 0.1
+
+    patience.face(1)
+    assert patience.expected_wait_s(1.0, 5) == 0
+    assert patience.chance == 1
+
+
+def test_what_was_seen_of_few_requests_is_expected_of_more_until_they_are_seen() -> None:
+    patience, session = Patience(), make_session()
+    patience.face(2)
+    for _ in range(100):
+        patience.observe_answer(session, 10.1, 5)
+    patience.face(8)
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.1)
+
+    for _ in range(100):
+        patience.observe_answer(session, 10.4, 5)
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.4, rel=0.05)
+    patience.face(2)
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.1)
+    patience.face(3)  # about as many
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.1)
+    patience.face(12)
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.4, rel=0.05)
