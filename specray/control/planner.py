@@ -1,7 +1,6 @@
 """The fast loop: from what was measured to the depths of the next step."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from specray.control.latency import ArrivalRate, WaitTime
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
-from specray.control.probing import ProbeClock
+from specray.control.probes import PROBE_DEPTH, Probes
 from specray.control.roofline import Intensity, Roofline, StepLoad
 from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
@@ -23,10 +22,7 @@ from specray.types import STOP_GAPS, DepthRule, GoodputRule
 from specray.wire.stats import Prospect
 
 _GOODPUT = GoodputRule()
-PROBE_DEPTH = 2
-_MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
-_OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
 _SAME_WAIT = 0.02  # of a step, by which the waits for one token and for two may differ
 _OFF_LOOKS = 16  # in a row by which speculation does not pay; then one is enough
@@ -70,23 +66,28 @@ class Planner:
         self._slowdown = Slowdown()
         self.overhead = Overhead()
         self._plain_turns = PlainTurns()
-        self.is_probing = False  # whether the latest wanted depths hold a probe
         self.is_off = False  # whether they were all 0 but for a probe's, as nothing else paid
         self._num_off = 0  # looks in a row by which speculation does not pay
-        self.near: frozenset[int] = frozenset()  # offers that are about to be probed
-        self._turn = self._turn_before = 0  # from which offer on the next probe tries, and did last
         self._surroundings = Surroundings()
         self._verifications: list[Verification] = []  # that are not learnt from yet
         self._has_probed = False  # whether a probe's are among them
         self._steps: list[tuple[StepLoad, float]] = []  # likewise; their seconds
-        self._probe_clock = ProbeClock()
-        self._probed_load = 1  # requests for which the clock's pauses have grown
+        self._probes = Probes()
         self._step_s = 0.0
         self._num_wanted = 0  # times that depths were wanted
-        self._is_short_probe = False  # whether the latest probe was of one token
         self._answer_depth = AnswerDepth()
         self._has_verified = False  # since the latest look ahead
         self.prospect = Prospect()  # of speculation with proposals that are always there
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether the latest wanted depths hold a probe."""
+        return self._probes.is_on
+
+    @property
+    def near(self) -> frozenset[int]:
+        """Offers that are about to be probed."""
+        return self._probes.near
 
     def follow(self, rule: DepthRule) -> None:
         """Plan by this rule from now on; the same one goes on with what it has learnt."""
@@ -174,8 +175,7 @@ class Planner:
         num_expected = self.survival.observe(verifications)
         num_accepted = sum(verification.num_accepted for verification in verifications)
         if has_probed and num_accepted > _SURPRISE * num_expected:
-            self._probe_clock.reset()
-            self._turn = self._turn_before  # what surprised is tried again, not what comes next
+            self._probes.repeat()
 
     def take_plain_turn(self, num_decoding: int) -> bool:
         """Whether the coming step is to verify nothing, whatever would be planned for it."""
@@ -245,9 +245,7 @@ class Planner:
             chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
-        if self.is_probing:
-            self._probe_clock.charge(waited_s)
-        self.is_probing, self.near = False, frozenset()
+        self._probes.begin_step(waited_s)
         self._slowdown.is_resting = False
         if not any(offer.max_depth for offer in offers):
             return (0,) * len(offers)  # nobody to ask: says nothing about whether it pays
@@ -303,31 +301,26 @@ class Planner:
         left_out = [i for i, offer in enumerate(offers) if offer.max_depth > 0 and depths[i] == 0]
         if not left_out:
             if any(depths):
-                self._probe_clock.settle(self._step_s)
+                self._probes.settle(self._step_s)
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
-        self._heed_load(offers, num_decoding)
-        num_probed = min(len(left_out), _MOST_PROBED)
-        self.is_probing = self._probe_clock.tick(
-            self._step_s,
-            lambda: extra_s + self._probe_step_s(num_probed, num_decoding),
+        num_plain = num_decoding - len(offers)
+        self._probes.heed_load(
+            num_decoding, lambda: any(self.plan_decode(offers, num_plain).depths)
         )
-        if not self.is_probing and not self._probe_clock.is_near:
-            return depths
-        first = bisect_left(left_out, self._turn)
-        probed = (left_out[first:] + left_out[:first])[:num_probed]
-        if not self.is_probing:
-            self.near = frozenset(probed)  # whose turn it still is when the probe comes
-            return depths
-        self._turn_before, self._turn = self._turn, probed[-1] + 1
-        self._slowdown.relieve()
-        self.overhead.relieve()
-        # Where the second token takes its time, every other probe shows how much.
-        takes_time = wait_s(PROBE_DEPTH) > wait_s(1) + _SAME_WAIT * self._step_s
-        self._is_short_probe = takes_time and not self._is_short_probe
-        depth = 1 if self._is_short_probe else PROBE_DEPTH
-        tried = {i: min(depth, offers[i].max_depth) for i in probed}
-        return tuple(tried.get(i, depth) for i, depth in enumerate(depths))
+        probed = self._probes.take(
+            left_out,
+            self._step_s,
+            lambda num_probed: extra_s + self._probe_step_s(num_probed, num_decoding),
+            takes_time=lambda: wait_s(PROBE_DEPTH) > wait_s(1) + _SAME_WAIT * self._step_s,
+        )
+        if probed:
+            self._slowdown.relieve()
+            self.overhead.relieve()
+        return tuple(
+            min(probed[i], offer.max_depth) if i in probed else depth
+            for i, (offer, depth) in enumerate(zip(offers, depths, strict=True))
+        )
 
     def with_probes(self, offers: Sequence[Offer], depths: Sequence[int]) -> tuple[int, ...]:
         """The depths of a step that verifies what a probe asked for, whether or not that pays.
@@ -342,18 +335,6 @@ class Planner:
             room -= more
             probed.append(depth + more)
         return tuple(probed)
-
-    def _heed_load(self, offers: Sequence[Offer], num_decoding: int) -> None:
-        """What did not pay for many requests may for few, and the other way round.
-
-        Not what would not pay without any wait, as a draft that is always wrong: it would be tried
-        often wherever requests come and go.
-        """
-        less, more = sorted((num_decoding, self._probed_load))
-        if more >= _OTHER_LOAD * less and self._probe_clock.may_hasten:
-            self._probed_load = num_decoding
-            if any(self.plan_decode(offers, num_decoding - len(offers)).depths):
-                self._probe_clock.hasten()
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
         """Compares speculation without waits to plain decoding: what more drafts might bring."""

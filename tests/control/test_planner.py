@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from specray.control.acceptance import AcceptanceRate, request_acceptance
 from specray.control.hardware import HardwareProfile
 from specray.control.latency import WaitTime
-from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
+from specray.control.planner import Planner, Surroundings
+from specray.control.probes import PROBE_DEPTH
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer

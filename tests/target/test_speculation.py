@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from specray.control.depth import NO_LIMIT
-from specray.control.planner import PROBE_DEPTH, Planner, Surroundings
+from specray.control.planner import Planner, Surroundings
+from specray.control.probes import PROBE_DEPTH
 from specray.control.roofline import StepLoad
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.answer_memory import AnswerMemory
