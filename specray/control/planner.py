@@ -73,7 +73,8 @@ class Planner:
         self._has_probed = False  # whether a probe's are among them
         self._steps: list[tuple[StepLoad, float]] = []  # likewise; their seconds
         self._probes = Probes()
-        self._step_s = 0.0
+        self._step_s = 0.0  # of the latest step
+        self._decode_s = 0.0  # of the latest without prefills
         self._num_wanted = 0  # times that depths were wanted
         self._answer_depth = AnswerDepth()
         self._has_verified = False  # since the latest look ahead
@@ -102,7 +103,7 @@ class Planner:
             self.step_time = StepTimeModel(roofline)
 
     def expect(self, surroundings: Surroundings, now_s: float) -> None:
-        """Plan for steps in these surroundings from now on."""
+        """Plan for a step in these surroundings from now on: the next, as far as it is known."""
         self._surroundings = surroundings
         self._arrivals.advance(now_s)
 
@@ -130,6 +131,8 @@ class Planner:
                 is_plain = load.num_tokens <= load.num_requests
                 self._plain_turns.observe(load.num_requests, is_plain=is_plain)
         self._load, self._step_s = load, seconds
+        if load.num_prefill_tokens == 0:
+            self._decode_s = seconds
 
     def observe_turnaround(
         self, seconds: float, num_requests: int, *, is_speculative: bool
@@ -195,25 +198,6 @@ class Planner:
         batch = self._batch(len(offers) + num_plain, wait_s)
         if self._surroundings.num_prefill_tokens > 0:
             batch = replace(batch, sunk_s=self._prefill_s(batch))
-        return self._plan(offers, batch)
-
-    def plan_decode(
-        self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0
-    ) -> DepthPlan:
-        """As `plan`, for a step without prefills, as those are that may be held back.
-
-        And most of those to come: beside a prefill, which makes a step long for what it commits,
-        almost any draft would seem to pay.
-        """
-        before = self._surroundings
-        around = Surroundings(
-            before.num_kv_tokens,
-            max_drafts=before.max_drafts + before.num_prefill_tokens,
-            num_sampled=before.num_sampled,
-        )
-        return self._plan(offers, self._batch(len(offers) + num_plain, wait_s, around))
-
-    def _plan(self, offers: Sequence[Offer], batch: Batch) -> DepthPlan:
         return self._policy.plan(self.survival.chains(offers), batch, self.step_time)
 
     def wanted_depths(
@@ -256,7 +240,7 @@ class Planner:
             return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
-        speculative = self.plan_decode(_at_most(offers, depth), num_plain, total_s)
+        speculative = self.plan(_at_most(offers, depth), num_plain, total_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
@@ -276,15 +260,15 @@ class Planner:
             return most
 
         def goodput(depth: int) -> float:
-            return self.plan_decode(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
+            return self.plan(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
 
-        return self._answer_depth.choose(most, wait_s, self._step_s, goodput)
+        return self._answer_depth.choose(most, wait_s, self._decode_s, goodput)
 
     def _is_worth_it(
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
     ) -> bool:
         """Whether asking for proposals beats plain decoding, which no draft slows down."""
-        plain = self.plan_decode((), num_decoding)
+        plain = self.plan((), num_decoding)
         least_gain = _LEAST_GAIN if self.is_off else 1.0
         goodput = _goodput_of_both(speculative, plain, chance, wait_s)
         return goodput > least_gain * self._slowdown.factor * plain.goodput
@@ -305,14 +289,12 @@ class Planner:
             return depths
         self.survival.fade([offers[i] for i in left_out], with_sources=self.is_off)
         num_plain = num_decoding - len(offers)
-        self._probes.heed_load(
-            num_decoding, lambda: any(self.plan_decode(offers, num_plain).depths)
-        )
+        self._probes.heed_load(num_decoding, lambda: any(self.plan(offers, num_plain).depths))
         probed = self._probes.take(
             left_out,
             self._step_s,
             lambda num_probed: extra_s + self._probe_step_s(num_probed, num_decoding),
-            takes_time=lambda: wait_s(PROBE_DEPTH) > wait_s(1) + _SAME_WAIT * self._step_s,
+            takes_time=lambda: wait_s(PROBE_DEPTH) > wait_s(1) + _SAME_WAIT * self._decode_s,
         )
         if probed:
             self._slowdown.relieve()
@@ -341,8 +323,8 @@ class Planner:
         self._num_wanted += 1
         if self._num_wanted % _PROSPECT_PERIOD != 1:
             return
-        plan = self.plan_decode(offers, num_plain, self.overhead.extra_s)
-        plain = self.plan_decode((), num_plain + len(offers))
+        plan = self.plan(offers, num_plain, self.overhead.extra_s)
+        plain = self.plan((), num_plain + len(offers))
         if plain.goodput <= 0 or plan.step_s <= 0:
             return
         gain = plan.goodput / (self._slowdown.factor * plain.goodput)
@@ -368,8 +350,8 @@ class Planner:
         )
         return float(steps_s[-1] - steps_s[0])
 
-    def _batch(self, num_decoding: int, wait_s: float, around: Surroundings | None = None) -> Batch:
-        around = around or self._surroundings
+    def _batch(self, num_decoding: int, wait_s: float) -> Batch:
+        around = self._surroundings
         load = StepLoad(
             num_decoding + around.num_prefills,
             num_decoding + around.num_prefill_tokens,

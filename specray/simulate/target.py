@@ -167,7 +167,7 @@ class Target:
         began_s = self._env.now
         proposals: dict[int, Proposal] = {}
         if self._settings.speculates:
-            self._speculation.expect(self._surroundings(decoding, prefilling))
+            self._speculation.expect(self._surroundings())
             # A new request's first token is not held back.
             yield from self._hold_back(decoding, may_wait=not prefilling)
             proposals = self._speculation.choose([request.number for request in decoding], 0)
@@ -188,11 +188,10 @@ class Target:
         yield self._env.timeout(self._settings.law.step_s(load))
         self._finish(planned)
 
-    def _surroundings(
-        self, decoding: Sequence[Request], prefilling: Sequence[Request]
-    ) -> Surroundings:
-        """What the service's scheduler tells its planner before a step."""
-        running = [*decoding, *prefilling]
+    def _surroundings(self) -> Surroundings:
+        """What the service's scheduler tells its planner of the next step."""
+        running = self._running
+        prefilling = [request for request in running if not request.is_prefilled]
         room = max(0, self._settings.max_num_batched_tokens - len(running))
         num_prefill = sum(request.num_prompt - request.num_prefilled for request in prefilling)
         num_prefill = min(num_prefill, room)
@@ -255,9 +254,10 @@ class Target:
         num_committed = sum(request.num_tokens - lengths[request.number] for request in grown)
         seconds = self._env.now - planned.started_s
         self._meter.observe_step([str(request.number) for request in grown], num_committed, seconds)
+        self._running = [request for request in self._running if not request.is_finished]
+        self._admit()  # for the next step, of which the commits depend
         if self._settings.speculates:
             self._speculate_on(planned, grown, lengths, num_committed, seconds)
-        self._running = [request for request in self._running if not request.is_finished]
         self.steps.append(
             Step(
                 self._env.now,
@@ -290,8 +290,12 @@ class Target:
         self._speculation.observe_step(
             planned.load, len(grown), num_committed, seconds, is_decode_only=not planned.pieces
         )
+        self._speculation.expect(self._surroundings())
         growing = [request.number for request in grown if not request.is_finished]
-        self._speculation.commit({number: lengths[number] for number in growing}, 0)
+        may_wait = all(request.is_prefilled for request in self._running)
+        self._speculation.commit(
+            {number: lengths[number] for number in growing}, 0, may_wait=may_wait
+        )
 
     def _note_times(self, grown: Sequence[Request]) -> None:
         for request in grown:

@@ -35,6 +35,15 @@ class _Seen:
     num_refusals: int = 0  # since the latest wait or trial
     trial_pause: int = _FIRST_TRIAL
 
+    def improve(self, other: "_Seen") -> None:
+        """Take over what is better elsewhere."""
+        self.behind_rate = min(self.behind_rate, other.behind_rate)
+        self.lost_rate = min(self.lost_rate, other.lost_rate)
+        self.unused_rate = min(self.unused_rate, other.unused_rate)
+        ours_s, others_s = self.answer_time.mean_s(1), other.answer_time.mean_s(1)
+        if ours_s is not None and others_s is not None and others_s < ours_s:
+            self.answer_time = deepcopy(other.answer_time)
+
 
 class Patience:
     """Learns from waits how long a proposal takes, and which sessions and routers are silent.
@@ -48,22 +57,28 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._seen = _Seen()  # of the load that the coming step has
+        self._size = 0  # of the coming step's load
+        self._seen = _Seen()  # of such loads
         self._by_load: dict[int, _Seen] = {}  # by powers of two of the requests
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
 
     def face(self, num_requests: int) -> None:
         """The coming step holds so many requests that decode.
 
-        A load of another size is judged by what was seen of it last. The first time it is thought
-        to be like the nearest smaller one; what was seen of larger ones says nothing of it.
+        A load of another size is judged by what was seen of it last, the first time by what was
+        seen of the nearest smaller one: more requests are not answered more promptly than fewer.
+        So what makes fewer seem worse than those that there were just now is no longer true.
         """
         size = num_requests.bit_length()
+        if size == self._size:
+            return
         if size not in self._by_load:
             smaller = max((known for known in self._by_load if known < size), default=None)
             seen = _Seen() if smaller is None else deepcopy(self._by_load[smaller])
             self._by_load[size] = seen
-        self._seen = self._by_load[size]
+        elif size < self._size:
+            self._by_load[size].improve(self._seen)
+        self._size, self._seen = size, self._by_load[size]
 
     def expected_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long a commit's proposal holds its step back, on average; infinite: it can't pay.

@@ -202,6 +202,7 @@ class SpeculativeScheduler(Scheduler):
             if r.request_id in session_ids
         }
         others = len(grown) - len(committed)
+        self._speculation.expect(self._surroundings())
         self._speculation.commit(
             committed,
             others,

@@ -162,8 +162,8 @@ class Waiting:
         deepest = max(session.wanted_depth for session in awaited)
         answer_s = self._patience.answer_s(max_wait_s, deepest)
         left_s = max(0.0, answer_s - (self._free_s or 0.0))
-        now = self._planner.plan_decode(here, num_others)
-        later = self._planner.plan_decode(soon, num_others, left_s)
+        now = self._planner.plan(here, num_others)
+        later = self._planner.plan(soon, num_others, left_s)
         return later.goodput > now.goodput
 
 

@@ -105,3 +105,20 @@ def test_what_was_seen_of_few_requests_is_expected_of_more_until_they_are_seen()
     assert patience.answer_s(1.0, 5) == pytest.approx(0.1)
     patience.face(12)
     assert patience.answer_s(1.0, 5) == pytest.approx(0.4, rel=0.05)
+
+
+def test_what_is_better_for_many_requests_is_not_worse_for_few() -> None:
+    """A draft that was slow for long is found out at one load, not at each anew."""
+    patience, session = Patience(), make_session()
+    for num_requests in (1, 8):
+        patience.face(num_requests)
+        for _ in range(100):
+            patience.observe_answer(session, 10.4, 5)
+            patience.observe_step(num_requests, num_requests, 0, is_trial=False)
+    for _ in range(100):
+        patience.observe_answer(session, 10.1, 5)
+        patience.observe_step(8, 0, 8, is_trial=False)
+
+    patience.face(1)
+    assert patience.answer_s(1.0, 5) == pytest.approx(0.1, rel=0.2)
+    assert patience.chance > 0.9

@@ -149,6 +149,35 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._load_meter.observe_arrival.call_count == 2
 
 
+def test_commits_ask_for_what_the_step_that_comes_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for what there was room for in the step before, with a prefill that has ended."""
+    decoding = request(101, 100)
+    decoding.request_id = "a"
+    monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: {})
+    scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
+    scheduler._planner, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
+    scheduler._timeline, scheduler._journal = Mock(is_on=False), Mock(is_on=False)
+    scheduler._step = SimpleNamespace(
+        started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500), is_decode_only=False
+    )
+    scheduler._session_ids, scheduler._draftless = {"a": 1}, set()
+    scheduler.requests, scheduler.running, scheduler.waiting = {"a": decoding}, [decoding], ()
+    scheduler._is_queue_stuck, scheduler.block_size = False, 16
+    scheduler.max_num_running_reqs, scheduler.max_num_scheduled_tokens = 8, 2048
+    scheduler.kv_cache_manager = Mock()
+    scheduler.kv_cache_manager.block_pool.get_num_free_blocks.return_value = 1000
+    scheduler.update_from_output(
+        SimpleNamespace(num_scheduled_tokens={"a": 1}), ModelRunnerOutput(["a"], {"a": 0})
+    )
+
+    names = [call[0] for call in scheduler._speculation.method_calls]
+    assert names[-2:] == ["expect", "commit"]
+    (expected,) = scheduler._speculation.expect.call_args.args
+    assert expected == Surroundings(100, 0, 0, 2047)
+
+
 def test_a_request_says_at_its_end_what_became_of_its_proposals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

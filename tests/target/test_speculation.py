@@ -440,6 +440,24 @@ def test_proposals_that_are_never_worth_verifying_are_soon_asked_for_no_more(wor
     assert num_asked < 60
 
 
+def test_a_draft_that_is_late_under_load_is_used_at_once_when_the_load_has_gone(
+    world: World,
+) -> None:
+    world.answer = short
+    world.open()
+    world.run(30)
+    others = [world.open() for _ in range(7)]
+    world.latency_s = 4 * MAX_WAIT_S
+    world.run(300)
+    assert sum(world.num_used[-50:]) < 8
+    for session in others:
+        world.close(session)
+    world.latency_s = 0.002
+    world.run(20)
+
+    assert sum(world.num_used[-20:]) >= 16
+
+
 def test_probes_under_load_are_not_held_against_the_draft_when_the_load_has_gone(
     world: World,
 ) -> None:
