@@ -255,7 +255,7 @@ class Target:
         seconds = self._env.now - planned.started_s
         self._meter.observe_step([str(request.number) for request in grown], num_committed, seconds)
         self._running = [request for request in self._running if not request.is_finished]
-        self._admit()  # for the next step, of which the commits depend
+        self._admit()  # for the next step, on which the commits depend
         if self._settings.speculates:
             self._speculate_on(planned, grown, lengths, num_committed, seconds)
         self.steps.append(
