@@ -99,6 +99,20 @@ def test_proposals_are_as_deep_as_is_worth_the_wait_for_their_last_token(
     assert depths[-1] == depths[20]
 
 
+def test_a_long_step_with_a_prefill_makes_no_proposal_deeper() -> None:
+    engine = Engine()
+    engine.run(300)
+    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
+
+    def wait_s(depth: int) -> float:
+        return 0.002 + 0.012 * depth
+
+    before = [engine.planner.wanted_depths(offers, 0, wait_s) for _ in range(40)][-1]
+    engine.planner.observe_step(StepLoad(2, 500, 0, num_prefill_tokens=499), 5.0)
+
+    assert engine.planner.wanted_depths(offers, 0, wait_s) == before < (MAX_DEPTH,)
+
+
 def test_no_proposal_is_deeper_than_steps_wait_for() -> None:
     engine = Engine()
     engine.run(300)
