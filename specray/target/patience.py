@@ -67,10 +67,11 @@ class Patience:
 
         A load of another size is judged by what was seen of it last, the first time by what was
         seen of the nearest smaller one: more requests are not answered more promptly than fewer.
-        So what makes fewer seem worse than those that there were just now is no longer true.
+        So what makes fewer seem worse than those that there were just now is no longer true. None
+        at all, as between two loads, is no load.
         """
         size = num_requests.bit_length()
-        if size == self._size:
+        if size in (0, self._size):
             return
         if size not in self._by_load:
             smaller = max((known for known in self._by_load if known < size), default=None)

@@ -107,7 +107,8 @@ def test_what_was_seen_of_few_requests_is_expected_of_more_until_they_are_seen()
     assert patience.answer_s(1.0, 5) == pytest.approx(0.4, rel=0.05)
 
 
-def test_what_is_better_for_many_requests_is_not_worse_for_few() -> None:
+@pytest.mark.parametrize("between", [8, 0])
+def test_what_is_better_for_many_requests_is_not_worse_for_few(between: int) -> None:
     """A draft that was slow for long is found out at one load, not at each anew."""
     patience, session = Patience(), make_session()
     for num_requests in (1, 8):
@@ -119,6 +120,7 @@ def test_what_is_better_for_many_requests_is_not_worse_for_few() -> None:
         patience.observe_answer(session, 10.1, 5)
         patience.observe_step(8, 0, 8, is_trial=False)
 
+    patience.face(between)
     patience.face(1)
     assert patience.answer_s(1.0, 5) == pytest.approx(0.1, rel=0.2)
     assert patience.chance > 0.9
