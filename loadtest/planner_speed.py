@@ -1,11 +1,24 @@
-"""What planning a step costs: `python -m loadtest.planner_speed`."""
+"""What planning a step costs.
+
+    python -m loadtest.planner_speed
+    python -m loadtest.planner_speed --cold --requests 1 --depth 5
+
+The first with all that it needs in the caches, as beside a GPU; `--cold` after each time as many
+bytes were read as a step reads of weights, as on the core of a CPU target.
+"""
 
 import argparse
 import json
 import random
+import statistics
 import sys
+import time
 import timeit
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from specray.cli.bench.report import collect_meta
 from specray.control.acceptance import request_acceptance
@@ -16,18 +29,23 @@ from specray.control.survival import Offer, Verification
 
 REPEATS = 3  # a few at a time: the best of many is little disturbed by other processes
 CONTEXT = 500  # tokens of a request
+COLD_REPEATS = 60
+WEIGHTS = 256 * 2**20  # bytes, more than any cache holds
+STEPS_AT_ONCE = 4  # that a planner learns from, once it has seen many
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--cold", action="store_true", help="after each time reading much else")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = []
+    clock = cold if args.cold else us
     print(f"{args.requests} requests, depth up to {args.depth}; microseconds")
     for name, cost in (("memory-bound", 1e-5), ("near the ridge", 1e-4), ("beyond it", 5e-3)):
-        row = {"steps are": name} | measure(args.requests, args.depth, cost)
+        row = {"steps are": name} | measure(args.requests, args.depth, cost, clock)
         rows.append(row)
         print(json.dumps(row))
     if args.json:
@@ -35,30 +53,47 @@ def main() -> None:
         args.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
 
 
-def measure(num_requests: int, depth: int, cost: float) -> dict[str, float]:
+def measure(
+    num_requests: int, depth: int, cost: float, us: Callable[[Callable[[], Any]], float]
+) -> dict[str, float]:
     rng = random.Random(0)
     offers = [make_offer(rng, depth) for _ in range(num_requests)]
     later = [offer._replace(confidences=()) for offer in offers]
     load = StepLoad(num_requests, num_requests, CONTEXT * num_requests)
     planner = Planner()
-    for n in range(num_requests, num_requests * (depth + 1), 7):
+    for n in range(num_requests, num_requests * (depth + 1), max(1, num_requests // 9)):
         planner.observe_step(load._replace(num_tokens=n), 0.03 + cost * n)
-    planner.observe_step(load, 0.03 + cost * num_requests)
+    step_s = 0.03 + cost * num_requests
+    planner.observe_step(load, step_s)
     planner.learn()
     chains, batch = planner.survival.chains(offers), Batch(load, num_requests)
     verifications = [Verification(offer, depth // 2) for offer in offers]
     plan = plan_depths(chains, batch, planner.step_time)
     wait = lambda depth: 0.002 + 0.0005 * depth  # noqa: E731 - too small for a name of its own
+
+    def learn() -> None:
+        planner.observe_step(load, step_s)
+        for offer, num_accepted in verifications:
+            planner.observe_verification(offer, num_accepted)
+        planner.learn()
+
+    def learn_at_once() -> None:
+        for _ in range(STEPS_AT_ONCE):
+            planner.observe_step(load, step_s)
+            for offer, num_accepted in verifications:
+                planner.observe_verification(offer, num_accepted)
+        planner.learn()
+
     return {
         "draft tokens": sum(plan.depths),
         "plan_depths": us(lambda: plan_depths(chains, batch, planner.step_time)),
         "survivals": us(lambda: planner.survival.chains(offers)),
         "before a step": us(lambda: planner.plan(offers, 0)),
         "after a step": us(lambda: planner.wanted_depths(later, 0, wait)),
-        "learning from a step": us(
-            lambda: planner.step_time.observe(load, 0.03 + cost * num_requests)
-        ),
+        "learning from a step": us(lambda: planner.step_time.observe(load, step_s)),
         "learning from verifications": us(lambda: planner.survival.observe(verifications)),
+        "learning a step": us(learn),
+        f"learning {STEPS_AT_ONCE} at once, each": round(us(learn_at_once) / STEPS_AT_ONCE, 1),
     }
 
 
@@ -70,8 +105,20 @@ def make_offer(rng: random.Random, depth: int) -> Offer:
     return Offer(acceptance, "model", depth, 0.0, confidences)
 
 
-def us(call: object) -> float:
+def us(call: Callable[[], Any]) -> float:
     return round(min(timeit.repeat(call, number=REPEATS, repeat=300)) / REPEATS * 1e6, 1)
+
+
+def cold(call: Callable[[], Any]) -> float:
+    """The median, each after a pass over weights."""
+    weights = np.ones(WEIGHTS // 4, np.float32)
+    seconds: list[float] = []
+    for _ in range(COLD_REPEATS):
+        weights.sum()
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return round(statistics.median(seconds) * 1e6, 1)
 
 
 def command() -> str:

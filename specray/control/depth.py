@@ -45,6 +45,7 @@ class DepthPlan:
     depths: tuple[int, ...]  # one per chain
     num_expected: float  # tokens committed by the step, over the whole batch
     step_s: float  # without what is sunk
+    plain_s: float = 0.0  # the same without drafts and the wait for them
     saved_s: float = 0.0  # against as many tokens from steps without drafts; where it was weighed
 
     @property
@@ -92,8 +93,10 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     num_drafts = np.arange(len(order) + 1, dtype=np.float64)
     seconds = step_time.predict(batch.load, num_drafts)
     step_s = seconds + (batch.wait_s - batch.sunk_s)
+    plain_s = float(seconds[0]) - batch.sunk_s
     if not step_s[0] > 0:
-        return DepthPlan((0,) * len(chains.max_depths), float(expected[0]), float(step_s[0]))
+        nothing = (0,) * len(chains.max_depths)
+        return DepthPlan(nothing, float(expected[0]), float(step_s[0]), plain_s)
     goodput = expected / (step_s + (batch.prudence - 1) * (seconds - seconds[0]))
     rises = goodput[1:] > goodput[:-1]
     num_taken = len(rises) if rises.all() else int(np.argmin(rises))
@@ -101,7 +104,7 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     depths = np.bincount(rows, minlength=len(chains.max_depths))
     committed, taken_s = float(expected[num_taken]), float(step_s[num_taken])
     saved_s = committed * float(step_s[0]) / batch.num_sure - taken_s if batch.num_sure else 0.0
-    return DepthPlan(tuple(depths.tolist()), committed, taken_s, saved_s)
+    return DepthPlan(tuple(depths.tolist()), committed, taken_s, plain_s, saved_s)
 
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
@@ -113,5 +116,6 @@ def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) 
     places = np.arange(chains.survivals.shape[1])
     gains = float(chains.survivals[places < depths[:, None]].sum())
     num_drafts = np.arange(depths.sum() + 1, dtype=np.float64)
-    step_s = float(step_time.predict(batch.load, num_drafts)[-1]) + batch.wait_s
-    return DepthPlan(tuple(depths.tolist()), batch.num_sure + gains, step_s)
+    seconds = step_time.predict(batch.load, num_drafts)
+    step_s, plain_s = float(seconds[-1]) + batch.wait_s, float(seconds[0])
+    return DepthPlan(tuple(depths.tolist()), batch.num_sure + gains, step_s, plain_s)

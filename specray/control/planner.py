@@ -29,6 +29,7 @@ _OFF_LOOKS = 16  # in a row by which speculation does not pay; then one is enoug
 _OFF_PERIOD = 4  # in so many steps, as little is learnt at depth 0 and each look costs time
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
+_LEARN_STEPS = 4  # of which it learns at once: a pass over weights leaves no cache warm
 _PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
 _LEAST_GAIN = 1.02  # over plain decoding that is expected before speculation is taken up again
 
@@ -161,6 +162,12 @@ class Planner:
             self._has_probed |= self.is_probing
             self._policy.observe(offer.max_depth, num_accepted)
 
+    @property
+    def is_learning_due(self) -> bool:
+        """Whether a probe's outcome is noted, or so many steps' that learning is worth its time."""
+        is_enough = len(self._steps) >= _LEARN_STEPS or self.step_time.is_young
+        return is_enough or self._has_probed
+
     def learn(self) -> None:
         """Learn from all that was noted since the last call.
 
@@ -268,10 +275,10 @@ class Planner:
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
     ) -> bool:
         """Whether asking for proposals beats plain decoding, which no draft slows down."""
-        plain = self.plan((), num_decoding)
         least_gain = _LEAST_GAIN if self.is_off else 1.0
-        goodput = _goodput_of_both(speculative, plain, chance, wait_s)
-        return goodput > least_gain * self._slowdown.factor * plain.goodput
+        goodput = _goodput_of_both(speculative, num_decoding, chance, wait_s)
+        plain = _plain_goodput(speculative, num_decoding)
+        return goodput > least_gain * self._slowdown.factor * plain
 
     def _with_probe(
         self,
@@ -324,10 +331,10 @@ class Planner:
         if self._num_wanted % _PROSPECT_PERIOD != 1:
             return
         plan = self.plan(offers, num_plain, self.overhead.extra_s)
-        plain = self.plan((), num_plain + len(offers))
-        if plain.goodput <= 0 or plan.step_s <= 0:
+        plain = _plain_goodput(plan, num_plain + len(offers))
+        if plain <= 0 or plan.step_s <= 0:
             return
-        gain = plan.goodput / (self._slowdown.factor * plain.goodput)
+        gain = plan.goodput / (self._slowdown.factor * plain)
         before = self.prospect
         part = _PROSPECT_GAIN if self._has_verified else _GUESS_GAIN
         part = part if before.gain else 1.0
@@ -381,8 +388,13 @@ def _at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
     return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
 
 
+def _plain_goodput(plan: DepthPlan, num_decoding: int) -> float:
+    """Of the plan's step without drafts."""
+    return num_decoding / plan.plain_s if plan.plain_s > 0 else 0.0
+
+
 def _goodput_of_both(
-    speculative: DepthPlan, plain: DepthPlan, chance: float, wait_s: float
+    speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float
 ) -> float:
     """Commits per second of steps of which some have their proposals and the others have none.
 
@@ -391,6 +403,6 @@ def _goodput_of_both(
     if math.isinf(wait_s):
         return 0.0
     drafted_s = speculative.step_s - wait_s
-    step_s = wait_s + chance * drafted_s + (1 - chance) * plain.step_s
-    commits = chance * speculative.num_expected + (1 - chance) * plain.num_expected
+    step_s = wait_s + chance * drafted_s + (1 - chance) * speculative.plain_s
+    commits = chance * speculative.num_expected + (1 - chance) * num_decoding
     return commits / step_s if step_s > 0 else 0.0

@@ -92,6 +92,11 @@ class StepTimeModel:
         """Whether nothing is known at all, so that all predictions are 0."""
         return not self._coefficients.any()
 
+    @property
+    def is_young(self) -> bool:
+        """Whether each step still teaches it much."""
+        return self._num_steps < _EAGER_STEPS
+
     def _begin(self, scale: float) -> None:
         """Start from the prior."""
         unit_s = scale * float(self._prior.predict(StepLoad(1, 1, 0), np.zeros(1))[0])
@@ -149,7 +154,7 @@ class StepTimeModel:
         bounded = min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
         self._level += _LEVEL_GAIN * bounded
         self._num_steps += 1
-        if self._num_steps < _EAGER_STEPS or self._num_steps % _STEPS_PER_FIT == 0:
+        if self.is_young or self._num_steps % _STEPS_PER_FIT == 0:
             self._fit()
 
     def state(self) -> dict[str, Any]:

@@ -106,7 +106,8 @@ class Speculation:
         The wait for the device is the time for it.
         """
         self._use.learn()
-        self._planner.learn()
+        if self._planner.is_learning_due:
+            self._planner.learn()
 
     # Before a step.
 

@@ -240,3 +240,16 @@ def test_what_is_saved_is_the_time_of_as_many_tokens_without_drafts(
         plain_s = plan.num_expected / plain.goodput
         assert plan.saved_s == pytest.approx(plain_s - plan.step_s, abs=1e-9)
         assert plan.saved_s >= -1e-9
+
+
+@given(chance_chains, st.integers(0, 3), st.floats(0.0, 2.0), st.floats(0.0, 0.5))
+def test_a_plan_knows_the_step_without_drafts(
+    rates: list[list[float]], num_plain: int, wait_s: float, sunk_s: float
+) -> None:
+    """Which needs no plan of its own then: the same as of nobody that may speculate."""
+    chains, law = chains_of(rates), linear(1.0, 0.1)
+    batch = replace(batch_of(len(rates), num_plain, wait_s), sunk_s=sunk_s)
+    plain = plan_depths(chains_of([]), replace(batch, wait_s=0.0), law)
+
+    assert plan_depths(chains, batch, law).plain_s == plain.step_s
+    assert uniform_plan(2, chains, batch, law).plain_s == pytest.approx(plain.step_s + sunk_s)

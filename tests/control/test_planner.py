@@ -632,3 +632,30 @@ def test_a_probe_that_surprises_is_soon_followed_by_another() -> None:
     until_the_next = next(i for i, depths in enumerate(engine.run(400)) if any(depths))
 
     assert until_the_next <= 16  # pauses had grown to 128 steps
+
+
+def test_a_planner_with_experience_learns_from_some_steps_at_once() -> None:
+    """Learning brings code and tables back into caches, which takes most of its time."""
+    engine = Engine()
+    are_due = []
+    for _ in range(200):
+        engine.planner.observe_step(load(1), memory_bound(1))
+        are_due.append(engine.planner.is_learning_due)
+        if are_due[-1]:
+            engine.planner.learn()
+
+    assert all(are_due[:50])  # each step teaches a new one much
+    assert sum(are_due[-40:]) == 10
+
+
+def test_what_a_probe_brought_is_learnt_at_once() -> None:
+    engine = Engine()
+    engine.quality = 0.0
+    engine.run(300)
+    while not engine.planner.is_probing:
+        assert not engine.planner.is_learning_due
+        engine.run(1)
+    engine.planner.learn()
+    engine.run(1)
+
+    assert engine.planner.is_learning_due
