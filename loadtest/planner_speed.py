@@ -31,7 +31,8 @@ REPEATS = 3  # a few at a time: the best of many is little disturbed by other pr
 CONTEXT = 500  # tokens of a request
 COLD_REPEATS = 60
 WEIGHTS = 256 * 2**20  # bytes, more than any cache holds
-STEPS_AT_ONCE = 4  # that a planner learns from, once it has seen many
+SEEN = 80  # steps, after which a planner is no longer new
+STEPS_AT_ONCE = 4  # that a planner learns from then
 
 
 def main() -> None:
@@ -61,7 +62,8 @@ def measure(
     later = [offer._replace(confidences=()) for offer in offers]
     load = StepLoad(num_requests, num_requests, CONTEXT * num_requests)
     planner = Planner()
-    for n in range(num_requests, num_requests * (depth + 1), max(1, num_requests // 9)):
+    for i in range(SEEN):
+        n = num_requests + 7 * i % (num_requests * depth)
         planner.observe_step(load._replace(num_tokens=n), 0.03 + cost * n)
     step_s = 0.03 + cost * num_requests
     planner.observe_step(load, step_s)
