@@ -10,6 +10,7 @@ import numpy as np
 from specray.control.answer_depth import AnswerDepth
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate, WaitTime
+from specray.control.looks import Looks
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
@@ -25,8 +26,6 @@ _GOODPUT = GoodputRule()
 _SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
 _SAME_WAIT = 0.02  # of a step, by which the waits for one token and for two may differ
-_OFF_LOOKS = 16  # in a row by which speculation does not pay; then one is enough
-_OFF_PERIOD = 4  # in so many steps, as little is learnt at depth 0 and each look costs time
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
 _LEARN_STEPS = 4  # of which it learns at once: a pass over weights leaves no cache warm
@@ -68,7 +67,7 @@ class Planner:
         self.overhead = Overhead()
         self._plain_turns = PlainTurns()
         self.is_off = False  # whether they were all 0 but for a probe's, as nothing else paid
-        self._num_off = 0  # looks in a row by which speculation does not pay
+        self._looks = Looks()
         self._surroundings = Surroundings()
         self._verifications: list[Verification] = []  # that are not learnt from yet
         self._has_probed = False  # whether a probe's are among them
@@ -95,7 +94,8 @@ class Planner:
         """Plan by this rule from now on; the same one goes on with what it has learnt."""
         if rule != self._rule:
             self._rule, self._policy = rule, make_policy(rule)
-            self.is_off, self._num_off = False, 0  # by the other's judgement
+            self.is_off = False  # by the other's judgement
+            self._looks.reset()
 
     def learn_hardware(self, roofline: Roofline) -> None:
         """Take the roofline of hardware that had to be measured; what is learnt already stays."""
@@ -243,7 +243,7 @@ class Planner:
         self._look_ahead(offers, num_plain)
         extra_s = chance * self.overhead.extra_s  # only steps with proposals pay it
         nothing, num_decoding = (0,) * len(offers), num_plain + len(offers)
-        if self._num_off >= _OFF_LOOKS and self._num_wanted % _OFF_PERIOD:
+        if not self._looks.is_due(num_decoding):
             return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
@@ -256,7 +256,7 @@ class Planner:
             return nothing
         depths = speculative.depths if is_worth_it else nothing
         self.is_off = not any(depths)
-        self._num_off = self._num_off + 1 if self.is_off else 0
+        self._looks.observe(num_decoding, is_vain=self.is_off)
         return self._with_probe(offers, depths, num_decoding, wait_s, extra_s)
 
     def _depth_worth_waiting_for(

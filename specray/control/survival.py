@@ -57,6 +57,7 @@ class SurvivalModel:
         self.calibration = Calibration()
         self._rates: dict[tuple[Source, bool], AcceptanceRate] = {}
         self._heads: dict[tuple[Source, bool, bool], _Head] = {}
+        self._num_idle = 0  # steps in a row in which nothing of any source was verified
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
         """The survival of each token of some offers."""
@@ -69,6 +70,7 @@ class SurvivalModel:
         Returns:
             How many tokens were expected to be accepted.
         """
+        self._fade_sources()
         offers = [verification.offer for verification in verifications]
         depths = np.array([offer.max_depth for offer in offers], np.intp)
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
@@ -95,11 +97,17 @@ class SurvivalModel:
         """
         for offer in offers:
             offer.acceptance.fade(_IDLE_FORGETTING, _LEAST_OF_REQUEST)
-        if with_sources:
-            for rate in self._rates.values():
-                rate.fade(_IDLE_FORGETTING, _LEAST_OF_SOURCE)
-            for head in self._heads.values():
-                head.fade(_IDLE_FORGETTING)
+        self._num_idle += with_sources
+
+    def _fade_sources(self) -> None:
+        """For all idle steps at once: how sure one is of a source changes only what is learnt."""
+        keep, self._num_idle = _IDLE_FORGETTING**self._num_idle, 0
+        if keep == 1.0:
+            return
+        for rate in self._rates.values():
+            rate.fade(keep, _LEAST_OF_SOURCE)
+        for head in self._heads.values():
+            head.fade(keep)
 
     def _predict(self, groups: "Sequence[_Group]", depths: NDArray[np.intp]) -> Chains:
         chances = np.zeros((len(depths), depths.max(initial=0)))

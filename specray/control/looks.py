@@ -1,0 +1,34 @@
+"""How often to ask whether speculation pays, where it has not for a while."""
+
+_SERIES = 16  # looks in vain in a row, after each of which the pause between two grows
+_GROWTH, _LONGEST = 4, 16  # steps
+_OTHER_LOAD = 2.0  # times as many requests, or as few: a look at once
+
+
+class Looks:
+    """At each step at first, then after pauses: a look takes plans, and at depth 0 little changes.
+
+    Probes, which come at their own times, do not count as looks.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was in vain yet."""
+        self._num_vain = 0
+        self._num_steps = 0  # since the latest look
+        self._load = 1  # requests at the latest look
+
+    def is_due(self, num_decoding: int) -> bool:
+        """Whether to look at this step, which so many requests decode in."""
+        self._num_steps += 1
+        less, more = sorted((num_decoding, self._load))
+        pause = min(_LONGEST, _GROWTH ** (self._num_vain // _SERIES))
+        return self._num_steps >= pause or more >= _OTHER_LOAD * less
+
+    def observe(self, num_decoding: int, *, is_vain: bool) -> None:
+        """What a look has shown: whether speculation does not pay for so many."""
+        self._num_steps, self._load = 0, num_decoding
+        self._num_vain = self._num_vain + 1 if is_vain else 0
+
+    def reset(self) -> None:
+        """What was seen no longer says anything."""
+        self._num_vain = 0
