@@ -6,7 +6,6 @@ runner with synchronous scheduling.
 """
 
 import itertools
-import math
 import os
 import socket
 import sys
@@ -24,13 +23,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from specray.config import EngineWatchConfig, TargetPluginConfig
 from specray.control.hardware import HardwareProfile
-from specray.control.planner import Planner, Surroundings
+from specray.control.planner import Planner
 from specray.control.roofline import StepLoad
 from specray.control.step_time_file import StepTimeFile
 from specray.errors import StartupError
 from specray.observability import logs
 from specray.observability.journal import Journal, open_journal
-from specray.target import hardware, rendezvous, requests, threads
+from specray.target import hardware, rendezvous, requests, step, threads
 from specray.target.buffer import ProposalBuffer
 from specray.target.direct import DirectPath
 from specray.target.load import LoadMeter, Queues
@@ -148,8 +147,8 @@ class SpeculativeScheduler(Scheduler):
             if proposal.distributions is not None
         }
         setattr(output, DISTRIBUTIONS, distributions)
-        self._is_queue_stuck = bool(self.waiting) and not _has_admitted(output)
-        load, is_decode_only = self._load(output), _is_decode_only(output)
+        self._is_queue_stuck = bool(self.waiting) and not step.has_admitted(output)
+        load, is_decode_only = step.load(output, self.requests), step.is_decode_only(output)
         self._step = _Step(time.monotonic(), verified, load, is_decode_only)
         self._observe_turnaround()
         return output
@@ -202,7 +201,7 @@ class SpeculativeScheduler(Scheduler):
             if r.request_id in session_ids
         }
         others = len(grown) - len(committed)
-        self._speculation.expect(self._surroundings())
+        self._expect()
         self._speculation.commit(
             committed,
             others,
@@ -275,11 +274,11 @@ class SpeculativeScheduler(Scheduler):
         for request in self.running:
             request.spec_token_ids = []
             session_id = self._session_ids.get(request.request_id)
-            if session_id is not None and _is_decoding(request):
+            if session_id is not None and step.is_decoding(request):
                 decoding[session_id] = request
         if self._draftless:  # also one that waits: the coming step may admit it
             decoding = {}
-        self._speculation.expect(self._surroundings())
+        self._expect()
         num_prefills = sum(request.is_prefill_chunk for request in self.running)
         num_others = len(self.running) - num_prefills - len(decoding)
         may_wait = not self._has_prefill()  # a new request's first token is not held back
@@ -290,58 +289,9 @@ class SpeculativeScheduler(Scheduler):
             )
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
 
-    def _surroundings(self) -> Surroundings:
-        """What the step will hold beside the requests that decode; drafts get what that leaves."""
-        chunks = [r.num_tokens - r.num_computed_tokens for r in self.running if r.is_prefill_chunk]
-        admitted: list[Request] = []
-        if not self._is_queue_stuck:
-            places = max(0, self.max_num_running_reqs - len(self.running))
-            admitted = list(itertools.islice(self.waiting, places))
-            chunks += [request.num_tokens - request.num_computed_tokens for request in admitted]
-        room = max(0, self.max_num_scheduled_tokens - len(self.running))
-        num_prefill_tokens = min(sum(chunks), room)
-        kv_room = self._kv_room(len(self.running) + len(admitted), num_prefill_tokens)
-        return Surroundings(
-            sum(request.num_computed_tokens for request in self.running),
-            len(chunks),
-            num_prefill_tokens,
-            min(room - num_prefill_tokens, kv_room),
-            sum(_is_decoding(r) and requests.is_sampled(r) for r in self.running),
-        )
-
-    def _kv_room(self, num_requests: int, num_prefill_tokens: int) -> int:
-        """Tokens in the blocks that the step leaves free if it verifies nothing.
-
-        With more draft tokens, vLLM would drive a request out of the cache for them.
-        """
-        free_blocks: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        # Each request may begin a block with its sure token or its chunk; chunks fill others.
-        num_needed = num_requests + math.ceil(num_prefill_tokens / self.block_size)
-        return max(0, free_blocks - num_needed) * self.block_size
-
-    def _load(self, output: SchedulerOutput) -> StepLoad:
-        """What the step holds; the engine's requests are already advanced to its end."""
-        num_kv_tokens = sum(
-            self.requests[r].num_computed_tokens for r in output.num_scheduled_tokens
-        )
-        drafts = output.scheduled_spec_decode_tokens
-        num_sampled = sum(
-            1 + len(drafts.get(r, ()))
-            for r in output.num_scheduled_tokens
-            if not self.requests[r].is_prefill_chunk and requests.is_sampled(self.requests[r])
-        )
-        num_prefill_tokens = sum(
-            num_tokens
-            for r, num_tokens in output.num_scheduled_tokens.items()
-            if num_tokens > 1 + len(drafts.get(r, ()))
-        )
-        return StepLoad(
-            len(output.num_scheduled_tokens),
-            output.total_num_scheduled_tokens,
-            num_kv_tokens,
-            num_sampled,
-            num_prefill_tokens,
-        )
+    def _expect(self) -> None:
+        surroundings = step.surroundings(self, is_queue_stuck=self._is_queue_stuck)
+        self._speculation.expect(surroundings)
 
     def _observe_turnaround(self) -> None:
         """Time what lies between a step and one that only decodes."""
@@ -397,18 +347,3 @@ def _open_journal(watch: EngineWatchConfig) -> Journal:
     if watch.log_file is not None:
         logs.write_to(watch.log_file)
     return open_journal(watch.observability, "target", watch.instance)
-
-
-def _is_decoding(request: Request) -> bool:
-    """Whether the request's next step computes just its newest token."""
-    return not request.is_prefill_chunk and request.num_computed_tokens + 1 == request.num_tokens
-
-
-def _has_admitted(output: SchedulerOutput) -> bool:
-    return bool(output.scheduled_new_reqs or output.scheduled_cached_reqs.resumed_req_ids)
-
-
-def _is_decode_only(output: SchedulerOutput) -> bool:
-    num_drafts = sum(len(ids) for ids in output.scheduled_spec_decode_tokens.values())
-    num_requests = len(output.num_scheduled_tokens)
-    return 0 < output.total_num_scheduled_tokens == num_requests + num_drafts

@@ -9,12 +9,13 @@ from functools import partial
 
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
-from specray.target.buffer import Arrival, ProposalBuffer
+from specray.target.buffer import ProposalBuffer
 from specray.target.counters import Counters
 from specray.target.offers import Offers
 from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.target.stop_gap import StopGap
+from specray.target.taking import Taking
 from specray.target.telling import Streams, Telling
 from specray.target.use import Share, Use
 from specray.target.waiting import Wait, Waiting
@@ -57,8 +58,11 @@ class Speculation:
         self._telling = Telling(streams, clock, name)
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
+        self._taking = Taking(
+            *(buffer, streams, self._planner, self._patience, self._offers),
+            *(self._stop_gap, self._counters),
+        )
         self._sessions: dict[int, Session] = {}
-        self._source: Source = "prompt_lookup"  # of the latest proposal for anyone
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
         self._num_due_and_lost = 0  # that will not come, as their draft has let go of the session
@@ -75,7 +79,7 @@ class Speculation:
         """Announce a request, so that its draft's prefill overlaps the target's."""
         self._note_losses()  # or a departure of before would be taken for one after
         self._sessions[session.session_id] = session
-        session.source = self._source  # whose rate it is judged by until it has a proposal
+        session.source = self._taking.source  # whose rate it is judged by until it has a proposal
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)
@@ -166,7 +170,7 @@ class Speculation:
             return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         due = {session.session_id for session in sessions if session.is_due}
-        taken = [(session, self._take(session)) for session in sessions]
+        taken = [(session, self._taking.take(session)) for session in sessions]
         ready = [(session, proposal) for session, proposal in taken if proposal is not None]
         came = due & {s.session_id for s, proposal in ready if _is_answer(proposal)}
         self._note_due(len(due), len(came))
@@ -312,9 +316,11 @@ class Speculation:
         """
         missing = self._waiting.missing(sessions)
         if missing:
-            known = {session.session_id for session in missing if self._knows_as_much(session)}
+            known = {
+                session.session_id for session in missing if self._taking.knows_as_much(session)
+            }
             self._waiting.choose(
-                sessions, missing, self._find_stop_gap, known, num_others, self._max_wait_s()
+                sessions, missing, self._taking.find_stop_gap, known, num_others, self._max_wait_s()
             )
 
     def stats(self) -> TargetStats:
@@ -336,56 +342,6 @@ class Speculation:
             is_trial=self._planner.is_probing,
         )
 
-    def _take(self, session: Session) -> Proposal | None:
-        """The session's proposal, or else the target's own; no copy where the draft has none."""
-        arrival = self._buffer.take(session.session_id)
-        is_covered = self._buffer.is_covered(session.session_id)
-        was_due = session.is_due
-        self._book(session, arrival, is_covered=is_covered)
-        # Where a look-up finds nothing, nor do we in the same text.
-        is_in_vain = session.source == "prompt_lookup" and self._stop_gap.only_copies_own_text
-        if arrival is not None and (arrival.proposal.token_ids or is_in_vain):
-            return arrival.proposal
-        if was_due and is_covered and self._stop_gap.only_copies_own_text:
-            return None
-        return self._find_stop_gap(session)
-
-    def _book(self, session: Session, arrival: Arrival | None, *, is_covered: bool) -> None:
-        """Learn from what has come, or has not, of what was due."""
-        if arrival is not None:
-            session.source = self._source = arrival.proposal.source
-            self._patience.hear_of(session)
-            if arrival.proposal.token_ids:
-                session.note_answer()
-        if session.is_due:
-            session.was_late = arrival is None or _is_late(arrival, session)
-            if arrival is not None:
-                self._patience.observe_answer(session, arrival.at, len(arrival.proposal.token_ids))
-            elif is_covered:
-                self._patience.observe_answer(session, session.committed_at)
-            else:
-                self._patience.observe_absence(session)
-                self._counters.stats.num_misses += 1
-        session.is_due = False
-
-    def _find_stop_gap(self, session: Session) -> Proposal | None:
-        """What the target proposes itself, where that is wanted."""
-        if not self._streams.policy.has_stop_gap or not self._planner.weighs_costs:
-            return None
-        found = self._stop_gap.find(session, self._offers.cap(session))
-        # A prompt may hold ids that the model has no logits for, such as a padding token's.
-        return found if found is not None and self._buffer.is_valid(found) else None
-
-    def _knows_as_much(self, session: Session) -> bool:
-        """Whether the session's draft would hardly say more than the target's own n-grams.
-
-        To a sampled request it ships what its tokens were drawn from, and more of them survive.
-        """
-        is_drawn = not session.sampling.is_greedy and self._offers.is_trusted(session)
-        is_trying = self._planner.is_probing or not self._planner.weighs_costs
-        has_ngrams = self._stop_gap.has_ngrams and self._streams.policy.has_stop_gap
-        return session.source == "ngram" and has_ngrams and not is_drawn and not is_trying
-
     def _max_wait_s(self) -> float:
         return self._streams.policy.max_wait_ms / 1e3
 
@@ -403,8 +359,3 @@ class Speculation:
 def _is_answer(proposal: Proposal) -> bool:
     """Whether it has tokens that a draft proposes, not the target itself."""
     return bool(proposal.token_ids) and proposal.source not in STOP_GAPS
-
-
-def _is_late(arrival: Arrival, session: Session) -> bool:
-    """Whether it was drafted ahead, and yet not there when its step could have begun."""
-    return arrival.proposal.draft_time_us == 0 and arrival.at > session.committed_at
