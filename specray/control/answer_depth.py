@@ -21,10 +21,15 @@ class AnswerDepth:
     def __init__(self) -> None:
         """Knows nothing yet."""
         self._depth = 1
-        self._num_chosen = self._next_look = self._num_hopeless = 0
+        self._next_look = self._num_hopeless = 0
 
     def choose(
-        self, most: int, wait_s: WaitTime, step_s: float, goodput: Callable[[int], float]
+        self,
+        most: int,
+        wait_s: WaitTime,
+        step_s: float,
+        goodput: Callable[[int], float],
+        step: int,
     ) -> int:
         """The depth to ask for.
 
@@ -37,16 +42,16 @@ class AnswerDepth:
             wait_s: How long a step is held back for so many; infinite if it does not wait.
             step_s: How long a step takes.
             goodput: What so many are expected to bring, the wait included.
+            step: The step's number; not for each is there a choice.
         """
-        self._num_chosen += 1
         shortest_s = wait_s(1)
         is_hopeless = math.isinf(shortest_s)
         if not is_hopeless and wait_s(most) - shortest_s <= _SAME_WAIT * step_s:
             return most
         is_lost = not is_hopeless and math.isinf(wait_s(self._depth))
-        if self._num_chosen < self._next_look and not is_lost:
+        if step < self._next_look and not is_lost:
             return min(most, self._depth)
-        self._next_look = self._num_chosen + _PERIOD
+        self._next_look = step + _PERIOD
         if is_hopeless:
             self._num_hopeless += 1
             self._depth = 1 if self._num_hopeless % _HOPELESS == 1 else most

@@ -45,7 +45,7 @@ class DepthPlan:
     depths: tuple[int, ...]  # one per chain
     num_expected: float  # tokens committed by the step, over the whole batch
     step_s: float  # without what is sunk
-    plain_s: float = 0.0  # the same without drafts and the wait for them
+    plain_s: float  # the same without drafts and the wait for them
     saved_s: float = 0.0  # against as many tokens from steps without drafts; where it was weighed
 
     @property

@@ -1,14 +1,14 @@
 """How often to ask whether speculation pays, where it has not for a while."""
 
-_SERIES = 16  # looks in vain in a row, after each of which the pause between two grows
-_GROWTH, _LONGEST = 4, 16  # steps
-_OTHER_LOAD = 2.0  # times as many requests, or as few: a look at once
+_SERIES = 16  # looks in vain in a row, after which the pause between two grows
+_PAUSES = (1, 4, 16)  # steps from one look to the next, after each such series
+_OTHER_LOAD = 2.0  # times as many requests, or as few: a look at once, and others soon
 
 
 class Looks:
     """At each step at first, then after pauses: a look takes plans, and at depth 0 little changes.
 
-    Probes, which come at their own times, do not count as looks.
+    Probes come at their own times; what one has brought is looked at in the next step.
     """
 
     def __init__(self) -> None:
@@ -21,13 +21,21 @@ class Looks:
         """Whether to look at this step, which so many requests decode in."""
         self._num_steps += 1
         less, more = sorted((num_decoding, self._load))
-        pause = min(_LONGEST, _GROWTH ** (self._num_vain // _SERIES))
-        return self._num_steps >= pause or more >= _OTHER_LOAD * less
+        if more >= _OTHER_LOAD * less:
+            self._load = num_decoding
+            self._num_vain = min(self._num_vain, _SERIES)
+            self.hasten()
+        return self._num_steps >= _PAUSES[self._num_vain // _SERIES]
+
+    def hasten(self) -> None:
+        """The next step is one to look at."""
+        self._num_steps = _PAUSES[-1]
 
     def observe(self, num_decoding: int, *, is_vain: bool) -> None:
         """What a look has shown: whether speculation does not pay for so many."""
         self._num_steps, self._load = 0, num_decoding
-        self._num_vain = self._num_vain + 1 if is_vain else 0
+        most = _SERIES * (len(_PAUSES) - 1)
+        self._num_vain = min(self._num_vain + 1, most) if is_vain else 0
 
     def reset(self) -> None:
         """What was seen no longer says anything."""

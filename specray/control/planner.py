@@ -10,6 +10,7 @@ import numpy as np
 from specray.control.answer_depth import AnswerDepth
 from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate, WaitTime
+from specray.control.lessons import Lessons
 from specray.control.looks import Looks
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
@@ -18,17 +19,15 @@ from specray.control.probes import PROBE_DEPTH, Probes
 from specray.control.roofline import Intensity, Roofline, StepLoad
 from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
-from specray.control.survival import Offer, SurvivalModel, Verification
+from specray.control.survival import Offer, SurvivalModel
 from specray.types import STOP_GAPS, DepthRule, GoodputRule
 from specray.wire.stats import Prospect
 
 _GOODPUT = GoodputRule()
-_SURPRISE = 2.0  # times as many of a probe's tokens accepted as expected: the next follows soon
 _PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
 _SAME_WAIT = 0.02  # of a step, by which the waits for one token and for two may differ
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
-_LEARN_STEPS = 4  # of which it learns at once: a pass over weights leaves no cache warm
 _PRUDENCE = 1.15  # times its predicted time that a draft token has to be worth
 _LEAST_GAIN = 1.02  # over plain decoding that is expected before speculation is taken up again
 
@@ -61,17 +60,13 @@ class Planner:
         self._roofline = roofline
         self._load = StepLoad(0, 0, 0)
         self._arrivals = ArrivalRate()
-        self.step_time = step_time or StepTimeModel(roofline)
-        self.survival = SurvivalModel()
+        self._lessons = Lessons(step_time or StepTimeModel(roofline))
         self._slowdown = Slowdown()
         self.overhead = Overhead()
         self._plain_turns = PlainTurns()
         self.is_off = False  # whether they were all 0 but for a probe's, as nothing else paid
         self._looks = Looks()
         self._surroundings = Surroundings()
-        self._verifications: list[Verification] = []  # that are not learnt from yet
-        self._has_probed = False  # whether a probe's are among them
-        self._steps: list[tuple[StepLoad, float]] = []  # likewise; their seconds
         self._probes = Probes()
         self._step_s = 0.0  # of the latest step
         self._decode_s = 0.0  # of the latest without prefills
@@ -79,6 +74,16 @@ class Planner:
         self._answer_depth = AnswerDepth()
         self._has_verified = False  # since the latest look ahead
         self.prospect = Prospect()  # of speculation with proposals that are always there
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What is known of how long steps take."""
+        return self._lessons.step_time
+
+    @property
+    def survival(self) -> SurvivalModel:
+        """What is known of what is accepted."""
+        return self._lessons.survival
 
     @property
     def is_probing(self) -> bool:
@@ -101,7 +106,7 @@ class Planner:
         """Take the roofline of hardware that had to be measured; what is learnt already stays."""
         self._roofline = roofline
         if self.step_time.is_blank:
-            self.step_time = StepTimeModel(roofline)
+            self._lessons.step_time = StepTimeModel(roofline)
 
     def expect(self, surroundings: Surroundings, now_s: float) -> None:
         """Plan for a step in these surroundings from now on: the next, as far as it is known."""
@@ -109,10 +114,7 @@ class Planner:
         self._arrivals.advance(now_s)
 
     def observe_step(self, load: StepLoad, seconds: float, *, is_drafting: bool = False) -> None:
-        """Note a finished step, its draft tokens among the load.
-
-        `learn` learns how long steps take from it, of the first one at once: without, nothing could
-        be planned.
+        """Note a finished step, its draft tokens among the load; see `learn`.
 
         Args:
             load: What it held.
@@ -125,9 +127,7 @@ class Planner:
             self._slowdown.observe_rest(seconds, self.step_time.step_s(load))
         else:  # as if drafts worked beside it, so that all that is learnt is alike
             factor = 1.0 if is_drafting else self._slowdown.factor
-            self._steps.append((load, factor * seconds))
-            if self.step_time.is_blank:
-                self.learn()
+            self._lessons.note_step(load, factor * seconds)
             if load.num_prefill_tokens == 0:
                 is_plain = load.num_tokens <= load.num_requests
                 self._plain_turns.observe(load.num_requests, is_plain=is_plain)
@@ -158,15 +158,14 @@ class Planner:
     def observe_verification(self, offer: Offer, num_accepted: int) -> None:
         """Note a verification of as many of an offer's tokens as its depth says; see `learn`."""
         if offer.max_depth > 0:
-            self._verifications.append(Verification(offer, num_accepted))
-            self._has_probed |= self.is_probing
+            self._lessons.note_verification(offer, num_accepted, is_probe=self.is_probing)
+            self._has_verified = True
             self._policy.observe(offer.max_depth, num_accepted)
 
     @property
     def is_learning_due(self) -> bool:
-        """Whether a probe's outcome is noted, or so many steps' that learning is worth its time."""
-        is_enough = len(self._steps) >= _LEARN_STEPS or self.step_time.is_young
-        return is_enough or self._has_probed
+        """Whether there is enough to learn from, or something that can't wait."""
+        return self._lessons.are_due
 
     def learn(self) -> None:
         """Learn from all that was noted since the last call.
@@ -174,17 +173,9 @@ class Planner:
         Apart from noting it, as it is a good part of the planner's work and the next plans may do
         without: its place is where the next step computes.
         """
-        steps, self._steps = self._steps, []
-        for load, seconds in steps:
-            self.step_time.observe(load, seconds)
-        if not self._verifications:
-            return
-        verifications, self._verifications = self._verifications, []
-        has_probed, self._has_probed = self._has_probed, False
-        self._has_verified = True
-        num_expected = self.survival.observe(verifications)
-        num_accepted = sum(verification.num_accepted for verification in verifications)
-        if has_probed and num_accepted > _SURPRISE * num_expected:
+        if self._lessons.has_probe:
+            self._looks.hasten()
+        if self._lessons.learn():
             self._probes.repeat()
 
     def take_plain_turn(self, num_decoding: int) -> bool:
@@ -269,7 +260,7 @@ class Planner:
         def goodput(depth: int) -> float:
             return self.plan(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
 
-        return self._answer_depth.choose(most, wait_s, self._decode_s, goodput)
+        return self._answer_depth.choose(most, wait_s, self._decode_s, goodput, self._num_wanted)
 
     def _is_worth_it(
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float

@@ -57,7 +57,7 @@ class SurvivalModel:
         self.calibration = Calibration()
         self._rates: dict[tuple[Source, bool], AcceptanceRate] = {}
         self._heads: dict[tuple[Source, bool, bool], _Head] = {}
-        self._num_idle = 0  # steps in a row in which nothing of any source was verified
+        self._num_idle = 0  # steps for which sources have yet to fade
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
         """The survival of each token of some offers."""
@@ -65,7 +65,7 @@ class SurvivalModel:
         return self._predict(self._by_head(offers, depths), depths)
 
     def observe(self, verifications: Sequence[Verification]) -> float:
-        """Learn from a step's verifications, and keep score of what was predicted for them.
+        """Learn from verifications, and keep score of what was predicted for them.
 
         Returns:
             How many tokens were expected to be accepted.
@@ -97,7 +97,7 @@ class SurvivalModel:
         """
         for offer in offers:
             offer.acceptance.fade(_IDLE_FORGETTING, _LEAST_OF_REQUEST)
-        self._num_idle += with_sources
+        self._num_idle += int(with_sources)
 
     def _fade_sources(self) -> None:
         """For all idle steps at once: how sure one is of a source changes only what is learnt."""
@@ -158,7 +158,7 @@ class SurvivalModel:
 
 
 class _Head:
-    """Coefficients that follow the data by Newton's method, a step's tokens at a time."""
+    """Coefficients that follow the data by Newton's method, some steps' tokens at a time."""
 
     def __init__(self, start: Numbers) -> None:
         self.coefficients = start.copy()

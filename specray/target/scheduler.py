@@ -154,7 +154,7 @@ class SpeculativeScheduler(Scheduler):
         return output
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
-        """Learn from the step before, too: vLLM asks for the bitmask while this one computes.
+        """Learn from the steps before, too: vLLM asks for the bitmask while this one computes.
 
         That holds for GPUs and for workers in processes of their own. A CPU worker in the engine's
         process has finished its forward pass by then, so that learning counts as part of the step.
@@ -220,7 +220,7 @@ class SpeculativeScheduler(Scheduler):
         """Close the streams, then what vLLM holds."""
         self._server.stop(0.0)
         self._journal.close()
-        self._speculation.learn()
+        self._planner.learn()
         self._step_times.save(self._planner.step_time)
         super().shutdown()
 

@@ -1,3 +1,4 @@
+import itertools
 import math
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ from specray.control.answer_depth import AnswerDepth
 
 STEP_S = 0.05
 RATE = 0.75
+STEPS = itertools.count()
 
 
 def goodput(wait_s: Callable[[int], float]) -> Callable[[int], float]:
@@ -14,7 +16,7 @@ def goodput(wait_s: Callable[[int], float]) -> Callable[[int], float]:
 
 
 def choose(chooser: AnswerDepth, wait_s: Callable[[int], float], most: int = 5) -> int:
-    return chooser.choose(most, wait_s, STEP_S, goodput(wait_s))
+    return chooser.choose(most, wait_s, STEP_S, goodput(wait_s), next(STEPS))
 
 
 @pytest.mark.parametrize(("per_token_s", "best"), [(0.0, 5), (0.006, 4), (0.012, 3), (0.03, 1)])
@@ -34,7 +36,7 @@ def test_depths_are_weighed_now_and_then_only() -> None:
         return goodput(wait_s)(depth)
 
     for _ in range(160):
-        chooser.choose(5, wait_s, STEP_S, count)
+        chooser.choose(5, wait_s, STEP_S, count, next(STEPS))
     assert num_plans <= 10 * 5
 
 
@@ -42,7 +44,7 @@ def test_nothing_is_weighed_where_the_depth_makes_no_difference() -> None:
     def fail(depth: int) -> float:
         raise AssertionError(depth)
 
-    assert AnswerDepth().choose(5, lambda _: 0.02, STEP_S, fail) == 5
+    assert AnswerDepth().choose(5, lambda _: 0.02, STEP_S, fail, next(STEPS)) == 5
 
 
 def test_a_depth_that_has_become_too_slow_is_left_at_once() -> None:

@@ -203,7 +203,7 @@ def test_a_wait_without_end_is_not_worth_it() -> None:
 
 
 def test_goodput_is_tokens_per_second() -> None:
-    assert DepthPlan((), 10.0, 0.5).goodput == 20.0
+    assert DepthPlan((), 10.0, 0.5, 0.4).goodput == 20.0
 
 
 @given(chance_chains, st.integers(0, 5), st.integers(0, 6))

@@ -1,6 +1,8 @@
 import itertools
 import math
 import random
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specray.control.acceptance import AcceptanceRate, request_acceptance
+from specray.control.depth import DepthPlan
 from specray.control.hardware import HardwareProfile
 from specray.control.latency import WaitTime
 from specray.control.planner import Planner, Surroundings
@@ -44,6 +47,7 @@ class Engine:
         self.qualities: dict[int, float] = {}  # of requests whose drafts are others
         self.latency_s = latency_s
         self.waited_s = latency_s if waited_s is None else waited_s
+        self.wait_s: WaitTime | None = None  # if the wait is not always the same
         self.elapsed_s = 0.0
         self.num_committed = 0
         self._depths = (0,) * num_requests
@@ -59,7 +63,8 @@ class Engine:
         return [self._step() for _ in range(num_steps)]
 
     def _step(self) -> tuple[int, ...]:
-        self.planner.learn()
+        if self.planner.is_learning_due:
+            self.planner.learn()
         num_tokens = len(self._depths) + sum(self._depths)
         seconds = memory_bound(num_tokens)
         self.elapsed_s += seconds + self.latency_s * any(self._depths)
@@ -69,7 +74,7 @@ class Engine:
         self.planner.observe_step(load(num_tokens), seconds)
         offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in self.acceptances]
         self._depths = self.planner.wanted_depths(
-            offers, 0, always(self.latency_s), waited_s=self.waited_s
+            offers, 0, self.wait_s or always(self.latency_s), waited_s=self.waited_s
         )
         return self._depths
 
@@ -634,28 +639,74 @@ def test_a_probe_that_surprises_is_soon_followed_by_another() -> None:
     assert until_the_next <= 16  # pauses had grown to 128 steps
 
 
-def test_a_planner_with_experience_learns_from_some_steps_at_once() -> None:
-    """Learning brings code and tables back into caches, which takes most of its time."""
-    engine = Engine()
-    are_due = []
-    for _ in range(200):
-        engine.planner.observe_step(load(1), memory_bound(1))
-        are_due.append(engine.planner.is_learning_due)
-        if are_due[-1]:
-            engine.planner.learn()
+def test_what_a_probe_brought_is_learnt_and_looked_at_at_once() -> None:
+    engine = Engine(latency_s=0.0)
+    engine.run(300)
+    engine.quality = 0.0
+    engine.run(600)
+    engine.quality = 1.0
+    while not engine.planner.is_probing:
+        engine.run(1)
+    (outcome,) = engine.run(1)
+    is_due = engine.planner.is_learning_due
+    (after,) = engine.run(1)
 
-    assert all(are_due[:50])  # each step teaches a new one much
-    assert sum(are_due[-40:]) == 10
+    assert is_due
+    assert outcome == (0,)  # it is not learnt yet
+    assert after[0] > 0
 
 
-def test_what_a_probe_brought_is_learnt_at_once() -> None:
+def test_a_probe_that_surprises_does_so_beside_other_verifications() -> None:
+    """Those of the steps before are not what is compared: a target's own guesses, for example."""
+
+    def is_probed_soon(num_guesses: int) -> bool:
+        engine = Engine(latency_s=0.03)
+        engine.quality = 0.0
+        engine.run(300)
+        own = Offer(request_acceptance(), "stop_gap_ngram", 4)
+        while not engine.planner.is_probing:
+            for _ in range(num_guesses):
+                engine.planner.observe_verification(own, 2)
+            engine.run(1)
+        engine.quality = 1.0
+        engine.run(1)
+        return any(depth > 0 for (depth,) in engine.run(12))
+
+    assert is_probed_soon(num_guesses=0)
+    assert is_probed_soon(num_guesses=1)
+
+
+def test_where_speculation_has_long_not_paid_few_steps_look_whether_it_does() -> None:
     engine = Engine()
     engine.quality = 0.0
-    engine.run(300)
-    while not engine.planner.is_probing:
-        assert not engine.planner.is_learning_due
-        engine.run(1)
-    engine.planner.learn()
-    engine.run(1)
+    engine.run(600)
+    looks = 0
+    plan = engine.planner.plan
 
-    assert engine.planner.is_learning_due
+    def counted(*args: Any, **kwargs: Any) -> DepthPlan:
+        nonlocal looks
+        looks += 1
+        return plan(*args, **kwargs)
+
+    with patch.object(engine.planner, "plan", counted):
+        engine.run(160)
+
+    assert 10 <= looks <= 40  # probes and the outlook take some, too
+
+
+@pytest.mark.parametrize("per_token_s", [0.0, 0.004])
+@pytest.mark.parametrize("num_steps", [390, 396, 399, 402])
+def test_speculation_is_back_soon_when_load_has_gone(num_steps: int, per_token_s: float) -> None:
+    """Also where only as many tokens pay as none of the looks under load asked for."""
+    engine = Engine(num_requests=8)
+    engine.wait_s = lambda depth: 0.03 + 0.2 * depth
+    engine.run(num_steps)
+    assert engine.planner.is_off
+    engine.leave(1)
+    engine.wait_s = lambda depth: 0.04 + per_token_s * depth
+
+    for _ in range(20):
+        (depths,) = engine.run(1)
+        if any(depths) and not engine.planner.is_probing:
+            return
+    raise AssertionError

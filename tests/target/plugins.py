@@ -87,7 +87,7 @@ class StubbornPlanner(Planner):
             self._random.choice((offer.max_depth, self._random.randint(0, offer.max_depth)))
             for offer in offers
         )
-        return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0)
+        return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0, 1.0)
 
     def wanted_depths(
         self,
