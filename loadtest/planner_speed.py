@@ -4,8 +4,9 @@
     python -m loadtest.planner_speed --cold --requests 1 --depth 5
 
 The first with all that it needs in the caches, as beside a GPU; `--cold` with none of it, as on the
-core of a CPU target, which reads all its weights in each step. "beyond it" speculation does not pay:
-what is wanted after a step then takes the time of those that do not look whether it does.
+core of a CPU target, which reads all its weights in each step. Where steps are "beyond it",
+speculation does not pay: what is wanted after them takes the time of a step that does not look
+whether it does.
 """
 
 import argparse
