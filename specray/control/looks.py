@@ -1,14 +1,16 @@
 """How often to ask whether speculation pays, where it has not for a while."""
 
+from specray.control.load_size import is_other_size
+
 _SERIES = 16  # looks in vain in a row, after which the pause between two grows
 _PAUSES = (1, 4, 16)  # steps from one look to the next, after each such series
-_OTHER_LOAD = 2.0  # times as many requests, or as few: a look at once, and others soon
 
 
 class Looks:
     """At each step at first, then after pauses: a look takes plans, and at depth 0 little changes.
 
-    Probes come at their own times; what one has brought is looked at in the next step.
+    A load of another size is looked at at once, and again soon. Probes come at their own times;
+    what one has brought is looked at in the next step.
     """
 
     def __init__(self) -> None:
@@ -20,8 +22,7 @@ class Looks:
     def is_due(self, num_decoding: int) -> bool:
         """Whether to look at this step, which so many requests decode in."""
         self._num_steps += 1
-        less, more = sorted((num_decoding, self._load))
-        if more >= _OTHER_LOAD * less:
+        if is_other_size(num_decoding, self._load):
             self._load = num_decoding
             self._num_vain = min(self._num_vain, _SERIES)
             self.hasten()

@@ -1,10 +1,11 @@
 """What a step with draft tokens takes beside its forward pass, beyond what every step takes."""
 
+from specray.control.load_size import is_other_size
+
 _GAIN = 0.05  # of each step that took longer than the mean
 _FAST_GAIN = 0.25  # of each that took less: pauses for other reasons are soon forgotten
 _OUTLIER = 3.0  # times the mean, as far as a step counts
 _RELIEF = 0.9  # of the difference, kept at each probe
-_OTHER_LOAD = 2.0  # times as many requests, or as few: what was seen there says nothing here
 
 
 class Overhead:
@@ -21,8 +22,7 @@ class Overhead:
 
     def observe(self, seconds: float, num_requests: int, *, is_speculative: bool) -> None:
         """The time from a step's end to the next one's start, waits for proposals left out."""
-        less, more = sorted((num_requests, self._num_requests))
-        if more >= _OTHER_LOAD * less:
+        if is_other_size(num_requests, self._num_requests):
             self._num_requests = num_requests
             self._plain_s = self._speculative_s = None
         if is_speculative:

@@ -3,11 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
+from specray.control.load_size import is_other_size
 from specray.control.probing import ProbeClock
 
 PROBE_DEPTH = 2
 _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
-_OTHER_LOAD = 2.0  # times as many requests, or as few: what was given up is tried again soon
 
 
 class Probes:
@@ -45,8 +45,7 @@ class Probes:
         Not what would not pay without any wait, as a draft that is always wrong: it would be tried
         often wherever requests come and go.
         """
-        less, more = sorted((num_decoding, self._load))
-        if more >= _OTHER_LOAD * less and self._clock.may_hasten:
+        if is_other_size(num_decoding, self._load) and self._clock.may_hasten:
             self._load = num_decoding
             if may_pay():
                 self._clock.hasten()
