@@ -12,13 +12,21 @@ StopGapSource = Literal["stop_gap", "stop_gap_shared", "stop_gap_ngram"]
 A copy from the request's own text, one from earlier answers, or what n-grams say.
 """
 
-Source = Literal["model", "ngram", "prompt_lookup", StopGapSource]
+OwnSource = Literal[StopGapSource, "engine"]
+"""What drafts inside the target: `engine` is vLLM's own drafter, such as an EAGLE-3 head."""
+
+DraftSource = Literal["model", "ngram", "prompt_lookup"]
+"""What drafts outside of it."""
+
+Source = Literal[DraftSource, OwnSource]
 """Where a proposal's tokens come from; a label of the metrics.
 
 Depth is chosen by it, so it must not depend on the tokens that are proposed.
 """
 
 STOP_GAPS: frozenset[Source] = frozenset(get_args(StopGapSource))
+DRAFT_SOURCES: frozenset[Source] = frozenset(get_args(DraftSource))
+OWN_SOURCES: frozenset[Source] = frozenset(get_args(OwnSource))
 
 DataPath = Literal["relay", "direct"]
 """How commits and proposals travel: through the router, or on streams from target to draft."""

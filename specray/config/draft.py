@@ -165,11 +165,12 @@ class SimulationConfig(Settings):
 class DraftConfig(Settings):
     """The draft deployment: what proposes, and how many replicas of it."""
 
-    method: Literal["prompt_lookup", "ngram", "model", "hybrid", "custom"] = Field(
+    method: Literal["prompt_lookup", "ngram", "model", "hybrid", "custom", "none"] = Field(
         "prompt_lookup",
         description="`prompt_lookup`: copies from the request's own text; `ngram`: these, and a "
         "table of what the target usually says; `model`: a small model; `hybrid`: copies and a "
-        "model; `custom`: a class of yours.",
+        "model; `custom`: a class of yours; `none`: no draft pool, for targets with a drafter of "
+        "vLLM's own (`target.engine_kwargs.speculative_config`).",
     )
     prompt_lookup: PromptLookupConfig = PromptLookupConfig()
     ngram: NgramDraftConfig | None = Field(

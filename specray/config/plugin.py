@@ -8,6 +8,7 @@ class TargetPluginConfig(Settings):
     """What the target's replica tells the vLLM plug-ins, through vLLM's `additional_config`."""
 
     max_depth: int
+    has_drafts: bool = True  # outside the target; else its own drafter and copies are all there is
     policy: SpeculationPolicy
     trust_draft_distributions: bool
     hardware: str = "auto"

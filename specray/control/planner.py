@@ -15,12 +15,12 @@ from specray.control.looks import Looks
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
-from specray.control.probes import PROBE_DEPTH, Probes
+from specray.control.probes import PROBE_DEPTH, Probes, with_probes
 from specray.control.roofline import Intensity, Roofline, StepLoad
 from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer, SurvivalModel
-from specray.types import STOP_GAPS, DepthRule, GoodputRule
+from specray.types import DRAFT_SOURCES, DepthRule, GoodputRule, Source
 from specray.wire.stats import Prospect
 
 _GOODPUT = GoodputRule()
@@ -302,19 +302,22 @@ class Planner:
             for i, (offer, depth) in enumerate(zip(offers, depths, strict=True))
         )
 
-    def with_probes(self, offers: Sequence[Offer], depths: Sequence[int]) -> tuple[int, ...]:
-        """The depths of a step that verifies what a probe asked for, whether or not that pays.
+    def with_probes(
+        self,
+        offers: Sequence[Offer],
+        depths: Sequence[int],
+        sources: frozenset[Source] = DRAFT_SOURCES,
+    ) -> tuple[int, ...]:
+        """The depths of a step that verifies what is tried, whether or not that pays.
 
-        As far as there is room for it, and none of what the target proposes itself.
+        As far as there is room for it.
+
+        Args:
+            offers: The requests that may speculate.
+            depths: That pay.
+            sources: That are tried.
         """
-        room = self._surroundings.max_drafts - sum(depths)
-        probed = []
-        for offer, depth in zip(offers, depths, strict=True):
-            least = 0 if offer.source in STOP_GAPS else min(PROBE_DEPTH, offer.max_depth)
-            more = max(0, min(least - depth, room))
-            room -= more
-            probed.append(depth + more)
-        return tuple(probed)
+        return with_probes(offers, depths, self._surroundings.max_drafts, sources)
 
     def _look_ahead(self, offers: Sequence[Offer], num_plain: int) -> None:
         """Compares speculation without waits to plain decoding: what more drafts might bring."""

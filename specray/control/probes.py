@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from specray.control.load_size import is_other_size
 from specray.control.probing import ProbeClock
+from specray.control.survival import Offer
+from specray.types import Source
 
 PROBE_DEPTH = 2
 _MOST_PROBED = 4  # requests in a probe: enough to learn from, and cheap
@@ -79,3 +81,17 @@ class Probes:
         self._turn_before, self._turn = self._turn, probed[-1] + 1
         self._is_short = takes_time() and not self._is_short
         return dict.fromkeys(probed, 1 if self._is_short else PROBE_DEPTH)
+
+
+def with_probes(
+    offers: Sequence[Offer], depths: Sequence[int], max_drafts: int, sources: frozenset[Source]
+) -> tuple[int, ...]:
+    """The depths, and at least a probe's for offers of some sources, as far as there is room."""
+    room = max_drafts - sum(depths)
+    probed = []
+    for offer, depth in zip(offers, depths, strict=True):
+        least = min(PROBE_DEPTH, offer.max_depth) if offer.source in sources else 0
+        more = max(0, min(least - depth, room))
+        room -= more
+        probed.append(depth + more)
+    return tuple(probed)

@@ -34,15 +34,14 @@ def build_app(args: dict[str, Any]) -> Application:
         InvalidConfigError: naming the field; nothing has been started then.
     """
     parsed = parse(args)
-    has_drafts = parsed.speculation.max_depth > 0
     controller = controller_deployment().bind(
         parsed.speculation,
         parsed.draft.fan_out,
-        "draft" if has_drafts else None,
+        "draft" if parsed.has_drafts else None,
         parsed.draft.max_replicas,
     )
     targets = {target.model_id: _target(parsed, target, controller) for target in parsed.targets}
-    if has_drafts:
+    if parsed.has_drafts:
         draft = draft_deployment(parsed)
         drafts = [draft.bind(parsed.draft, parsed.speculation, controller, parsed.observability)]
     else:
@@ -88,7 +87,9 @@ def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Applic
     attempts = target.deployment_config.get(_ATTEMPTS, _START_ATTEMPTS)
     if args.speculation.max_depth == 0:
         return build_llm_deployment(
-            target, name_prefix=_TARGET_PREFIX, override_serve_options={_ATTEMPTS: attempts}
+            plugged_in(args, target),
+            name_prefix=_TARGET_PREFIX,
+            override_serve_options={_ATTEMPTS: attempts},
         )
     return build_llm_deployment(
         plugged_in(args, target),

@@ -39,6 +39,7 @@ class Application:
     route_prefix: str | None
     pools: tuple[Pool, ...]
     targets: dict[str, TargetMemory | None]  # by model_id; None: its size is not known
+    engine_drafters: dict[str, str]  # by model_id: vLLM's own inside the target
     draft_method: str | None  # None without speculation
     draft_model: str | None  # None if the method needs none
     draft: DraftMemory | None  # None: without a model, or its size is not known
@@ -115,12 +116,22 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
         route_prefix=app.route_prefix,
         pools=pools,
         targets={target.config.model_id: target.memory for target in targets},
+        engine_drafters=_engine_drafters(args),
         draft_method=args.draft.method if args.speculation.max_depth > 0 else None,
         draft_model=draft.config.model if draft else None,
         draft=draft.memory if draft else None,
         tokenizers=_compare_tokenizers(args, draft),
         warnings=advise(args, targets, draft, live_settings(app, "controller"), is_on_one_node),
     )
+
+
+def _engine_drafters(args: AppArgs) -> dict[str, str]:
+    configs = {t.model_id: t.engine_kwargs.get("speculative_config") for t in args.targets}
+    return {
+        model_id: " ".join(str(config[name]) for name in ("method", "model") if config.get(name))
+        for model_id, config in configs.items()
+        if config and args.speculation.max_depth > 0
+    }
 
 
 def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
@@ -148,8 +159,7 @@ def _draft(args: AppArgs, pools: tuple[Pool, ...]) -> Draft | None:
 
 def _draft_model(args: AppArgs) -> ModelDraftConfig | None:
     """The draft's model, if the method uses it."""
-    is_used = args.speculation.max_depth > 0 and args.draft.uses_model
-    return args.draft.model if is_used else None
+    return args.draft.model if args.has_drafts and args.draft.uses_model else None
 
 
 def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> str:

@@ -73,7 +73,7 @@ def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
         InvalidConfigError: naming the pool.
     """
     pools = [target_name(target) for target in args.targets]
-    pools += ["draft"] if args.speculation.max_depth > 0 else []
+    pools += ["draft"] if args.has_drafts else []
     wanted = live_settings(app, "controller").get("num_replicas") or {}
     if unknown := wanted.keys() - set(pools):
         raise InvalidConfigError(

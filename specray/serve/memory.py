@@ -111,8 +111,9 @@ def engine_memory(
         dtype = "bfloat16"  # vLLM's choice
     degree = int(options.get("tensor_parallel_size", 1))
     kv_dtype = dtype if kv_dtype == "auto" else kv_dtype
-    weights = size.weight_bytes(dtype) // degree
-    per_token = size.kv_bytes_per_token(kv_dtype, degree)
+    models = [size, *_drafters(options)]
+    weights = sum(model.weight_bytes(dtype) for model in models) // degree
+    per_token = sum(model.kv_bytes_per_token(kv_dtype, degree) for model in models)
     working = _working_bytes(size, degree, read_batch(options, max_depth))
     return TargetMemory(
         model=model,
@@ -128,6 +129,14 @@ def engine_memory(
             for place, room in _rooms(options, accelerator_type, weights + working)
         ),
     )
+
+
+def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:
+    """The model of vLLM's own drafter, if it has one whose size is known."""
+    source = (options.get("speculative_config") or {}).get("model")
+    size = read_size(source) if isinstance(source, str) else None
+    if size is not None:
+        yield size
 
 
 def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:

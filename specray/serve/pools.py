@@ -63,7 +63,7 @@ def _pools(args: AppArgs, overrides: Mapping[str, Options]) -> Iterator[Pool]:
     yield _pool("controller", controller_deployment(), overrides)
     for target, place in zip(args.targets, places_of_targets(args), strict=True):
         yield _target_pool(target, place, overrides)
-    if args.speculation.max_depth > 0:
+    if args.has_drafts:
         yield _pool("draft", draft_deployment(args), overrides)
 
 

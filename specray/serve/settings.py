@@ -22,9 +22,11 @@ from specray.config import (
 from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, ngram_folder, read_shape, resolve
 from specray.models.vocabulary import Vocabulary, shared_tokens
+from specray.serve.engine_drafter import check_engine_drafter, drafting_config
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
-_OURS = ("scheduler_cls", "worker_cls", "speculative_config", "async_scheduling")
+_OURS = ("scheduler_cls", "worker_cls", "async_scheduling")
+_NO_DRAFTER = {"method": "custom_class", "model": PROPOSER_CLS}
 
 
 class RouterConfig(BaseModel):
@@ -83,6 +85,11 @@ class AppArgs(BaseModel):
         """The model of each target pool; all share the draft pool."""
         return (self.target, *self.more_targets)
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether there is a draft pool."""
+        return self.speculation.max_depth > 0 and self.draft.method != "none"
+
 
 def _check_engine(target: LLMConfig) -> None:
     for name in _OURS:
@@ -91,6 +98,8 @@ def _check_engine(target: LLMConfig) -> None:
                 f"engine_kwargs.{name} is set by specray; remove it (the depth is "
                 "speculation.max_depth, 0 to serve without speculation)"
             )
+    if target.engine_kwargs.get("speculative_config") is not None:
+        check_engine_drafter(target.engine_kwargs["speculative_config"])
     if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
         raise ValueError(
             "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
@@ -120,11 +129,15 @@ def parse(args: Any) -> AppArgs:
 
 
 def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
-    """A target's config with specray's vLLM plug-ins; as it is when the depth is 0."""
+    """A target's config with specray's vLLM plug-ins; without speculation when the depth is 0."""
+    given = target.engine_kwargs
+    drafter = given.get("speculative_config")
     if args.speculation.max_depth == 0:
-        return target
+        plain = {name: value for name, value in given.items() if name != "speculative_config"}
+        return target if drafter is None else _changed(target, engine_kwargs=plain)
     plugin = TargetPluginConfig(
         max_depth=args.speculation.max_depth,
+        has_drafts=args.has_drafts,
         policy=args.speculation.policy,
         trust_draft_distributions=args.speculation.trust_draft_distributions,
         hardware=args.speculation.hardware,
@@ -135,18 +148,13 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         shared_tokens=args.draft.shared_tokens,
         shared_between_tenants=args.draft.prompt_lookup.shared_between_tenants,
     )
-    given = target.engine_kwargs
     # FLOPs and bytes of each step, for its arithmetic intensity: some 60 µs a step.
     engine_kwargs = {"enable_mfu_metrics": True} | given
     engine_kwargs |= {
         "scheduler_cls": SCHEDULER_CLS,
         "worker_cls": WORKER_CLS,
         "async_scheduling": False,
-        "speculative_config": {
-            "method": "custom_class",
-            "model": PROPOSER_CLS,
-            "num_speculative_tokens": args.speculation.max_depth,
-        },
+        "speculative_config": drafting_config(drafter or _NO_DRAFTER, args.speculation.max_depth),
         "additional_config": (given.get("additional_config") or {})
         | {CONFIG_KEY: plugin.model_dump(mode="json")},
     }
@@ -160,10 +168,10 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     )
     resolved = args.model_copy(update={"target": target, "more_targets": tuple(more)})
     draft = args.draft
-    if args.speculation.max_depth > 0 and draft.uses_model and draft.model is not None:
+    if args.has_drafts and draft.uses_model and draft.model is not None:
         sources = list(filter(None, map(source_of, resolved.targets)))
         draft = draft.model_copy(update={"model": _resolve_draft(draft.model, sources)})
-    if args.speculation.max_depth > 0 and draft.uses_ngrams and draft.ngram is not None:
+    if args.has_drafts and draft.uses_ngrams and draft.ngram is not None:
         with field("draft.ngram.model"):
             folder = ngram_folder(draft.ngram.model)
         ngram = draft.ngram.model_copy(update={"model": str(folder)})
@@ -199,7 +207,13 @@ def _resolve_target(target: LLMConfig, place: str) -> LLMConfig:
     with field(f"{place}.engine_kwargs.tensor_parallel_size"):
         check_parallelism(target, shape)
     loading = target.model_loading_config.model_copy(update={"model_source": resolved})
-    return _changed(target, model_loading_config=loading)
+    changes: dict[str, Any] = {"model_loading_config": loading}
+    drafter = target.engine_kwargs.get("speculative_config") or {}
+    if isinstance(drafter.get("model"), str):
+        with field(f"{place}.engine_kwargs.speculative_config.model"):
+            found = drafter | {"model": resolve(drafter["model"])}
+        changes["engine_kwargs"] = target.engine_kwargs | {"speculative_config": found}
+    return _changed(target, **changes)
 
 
 def places_of_targets(args: AppArgs) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from specray.config import EngineWatchConfig, TargetPluginConfig
@@ -32,6 +32,7 @@ from specray.observability.journal import Journal, open_journal
 from specray.target import hardware, rendezvous, requests, step, threads
 from specray.target.buffer import ProposalBuffer
 from specray.target.direct import DirectPath
+from specray.target.engine_drafter import DRAFTING_S, find_drafter
 from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
 from specray.target.service import Direct, RouterStreams
@@ -72,7 +73,7 @@ class SpeculativeScheduler(Scheduler):
         config = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
         self._trusts_distributions = config.trust_draft_distributions
         vocab_size = vllm_config.model_config.get_vocab_size()
-        self._num_spec_tokens: int = config.max_depth
+        self._num_spec_tokens: int = vllm_config.num_speculative_tokens
         self._journal = _open_journal(rendezvous.read_watch())
         buffer = ProposalBuffer(vocab_size, config.max_depth)
         self._timeline = open_timeline(config.timeline, "target")
@@ -92,6 +93,8 @@ class SpeculativeScheduler(Scheduler):
             planner=self._planner,
             stop_gap=make_stop_gap(config),
             name=f"{socket.gethostname()}:{os.getpid()}",
+            drafter=find_drafter(vllm_config.speculative_config),
+            has_drafts=config.has_drafts,
         )
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
@@ -139,6 +142,9 @@ class SpeculativeScheduler(Scheduler):
         self.num_spec_tokens = 0
         output = super().schedule(throttle_prefills)
         self.num_spec_tokens = self._num_spec_tokens
+        output.num_spec_tokens_to_schedule = self._speculation.begin_step(
+            self._sessions_in(output.num_scheduled_tokens)
+        )
         scheduled = output.scheduled_spec_decode_tokens
         verified = {r: p for r, p in proposals.items() if r in scheduled}
         distributions = {
@@ -163,6 +169,14 @@ class SpeculativeScheduler(Scheduler):
         self._step_times.note_step(self._planner.step_time)
         return super().get_grammar_bitmask(scheduler_output)
 
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """Take what vLLM's own drafter has drafted, as far as grammars allow it."""
+        super().update_draft_token_ids(draft_token_ids)
+        drafted = self._sessions_in(draft_token_ids.req_ids)
+        self._speculation.note_drafted(
+            {i: self.requests[r].spec_token_ids for i, r in drafted.items()}
+        )
+
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
@@ -179,7 +193,7 @@ class SpeculativeScheduler(Scheduler):
             self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests
         ]
         lengths = {request.request_id: request.num_tokens for request in ran}
-        session_ids = {r: i for r in lengths if (i := self._session_ids.get(r)) is not None}
+        session_ids = {r: i for i, r in self._sessions_in(lengths).items()}
         self._observe_verifications(scheduler_output, model_runner_output)
         starting = self._note_step(ran)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -194,6 +208,7 @@ class SpeculativeScheduler(Scheduler):
             num_committed,
             step_s,
             is_decode_only=self._step.is_decode_only,
+            drafting_s=getattr(model_runner_output, DRAFTING_S, 0.0),
         )
         committed = {
             session_ids[r.request_id]: lengths[r.request_id]
@@ -261,6 +276,10 @@ class SpeculativeScheduler(Scheduler):
         self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
         self._journal.end(request.request_id, request.status.name.lower())
         return super()._free_request(request, delay_free_blocks)
+
+    def _sessions_in(self, request_ids: Iterable[str]) -> dict[int, str]:
+        """Session -> request, for those of these requests that may speculate."""
+        return {i: r for r in request_ids if (i := self._session_ids.get(r)) is not None}
 
     def _queues(self) -> Queues:
         """For the stream server's thread: reads what the engine's may be changing."""

@@ -9,8 +9,10 @@ from functools import partial
 
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
+from specray.control.survival import Offer
 from specray.target.buffer import ProposalBuffer
 from specray.target.counters import Counters
+from specray.target.engine_drafts import NO_DRAFTER, Drafter, EngineDrafts
 from specray.target.offers import Offers
 from specray.target.patience import Patience
 from specray.target.session import Session
@@ -19,7 +21,7 @@ from specray.target.taking import Taking
 from specray.target.telling import Streams, Telling
 from specray.target.use import Share, Use
 from specray.target.waiting import Wait, Waiting
-from specray.types import STOP_GAPS, Accepted, Proposal, Source
+from specray.types import OWN_SOURCES, STOP_GAPS, Accepted, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -35,6 +37,8 @@ class Speculation:
         patience: Patience | None = None,
         stop_gap: StopGap | None = None,
         name: str = "",
+        drafter: Drafter = NO_DRAFTER,
+        has_drafts: bool = True,
     ) -> None:
         """Takes who knows what.
 
@@ -46,6 +50,8 @@ class Speculation:
             patience: knows whom to wait for; likewise.
             stop_gap: proposes where nobody else does; one that only copies if left out.
             name: of the engine, as no other that shares its drafts is called.
+            drafter: vLLM's own, inside the engine.
+            has_drafts: whether there are any outside.
         """
         self._buffer = buffer
         self._streams = streams
@@ -58,10 +64,12 @@ class Speculation:
         self._telling = Telling(streams, clock, name)
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
+        self._engine = EngineDrafts(drafter, self._offers, self._planner)
         self._taking = Taking(
             *(buffer, streams, self._planner, self._patience, self._offers),
-            *(self._stop_gap, self._counters),
+            *(self._stop_gap, self._counters, self._engine),
         )
+        self._has_drafts = has_drafts
         self._sessions: dict[int, Session] = {}
         self._is_drafting = False  # whether the latest commits asked for proposals
         self._num_awaited = 0  # proposals that the coming step was held back for
@@ -83,7 +91,8 @@ class Speculation:
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)
-        if not self._planner.is_off and self._offers.may_speculate(session):
+        is_wanted = self._has_drafts and not self._planner.is_off
+        if is_wanted and self._offers.may_speculate(session):
             self._telling.announce(session, length)
         self.flush()
 
@@ -95,6 +104,7 @@ class Speculation:
         self._counters.count_overdue(session)
         self._buffer.close(session_id)
         self._stop_gap.close(session)
+        self._engine.close(session_id)
         self._telling.close(session)
         return session
 
@@ -170,8 +180,7 @@ class Speculation:
             return {}  # what is here stays, for its rest
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         due = {session.session_id for session in sessions if session.is_due}
-        taken = [(session, self._taking.take(session)) for session in sessions]
-        ready = [(session, proposal) for session, proposal in taken if proposal is not None]
+        ready = self._taking.take(sessions)
         came = due & {s.session_id for s, proposal in ready if _is_answer(proposal)}
         self._note_due(len(due), len(came))
         if not ready:
@@ -186,17 +195,35 @@ class Speculation:
             for (session, _), offer, depth in zip(ready, offers, depths, strict=True)
         ]
         self._use.note(shares, num_plain)
-        if self._planner.is_probing:
-            depths = self._planner.with_probes(offers, depths)
+        depths = self._with_trials(offers, depths)
         chosen = {}
         for (session, proposal), depth, offer in zip(ready, depths, offers, strict=True):
             if depth > 0:
                 session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)
-        own = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
-        self._stop_gap.end_step(own, plan.saved_s - self._planner.overhead.extra_s)
-        self._counters.stats.num_proposals_used += len(chosen) - len(own)
+        gaps = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
+        self._stop_gap.end_step(gaps, plan.saved_s - self._planner.overhead.extra_s)
+        self._counters.stats.num_proposals_used += sum(map(_is_answer, chosen.values()))
         return chosen
+
+    def _with_trials(self, offers: Sequence[Offer], depths: tuple[int, ...]) -> tuple[int, ...]:
+        """The depths, and at least some tokens of whatever is to be tried."""
+        if self._engine.is_trying:
+            depths = self._planner.with_probes(offers, depths, frozenset(("engine",)))
+        if self._planner.is_probing:
+            depths = self._planner.with_probes(offers, depths)
+        return depths
+
+    def begin_step(self, session_ids: Collection[int]) -> int:
+        """A step that computes tokens of these begins; how many are to be drafted behind it."""
+        return self._engine.begin_step(session_ids)
+
+    def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
+        """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
+        for session_id, token_ids in drafted.items():
+            session = self._sessions.get(session_id)
+            if session is not None:
+                self._engine.note(session, token_ids)
 
     # After a step.
 
@@ -212,6 +239,8 @@ class Speculation:
             self._planner.observe_verification(offer, num_accepted)
             if num_accepted > 0:
                 session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
+            if source == "engine":
+                self._engine.observe_verification()
         self._counters.count_verification(source, num_proposed, num_accepted)
 
     def observe_turnaround(
@@ -224,7 +253,7 @@ class Speculation:
             num_requests: That the next holds.
             sources: Of what it verifies.
         """
-        if self._num_awaited == 0 and not STOP_GAPS.issuperset(sources):
+        if self._num_awaited == 0 and not OWN_SOURCES.issuperset(sources):
             self._counters.stats.turnaround_time.observe(seconds)  # on a hit
         self._planner.observe_turnaround(
             seconds - self._waited_s, num_requests, is_speculative=bool(sources)
@@ -238,6 +267,7 @@ class Speculation:
         step_s: float,
         *,
         is_decode_only: bool,
+        drafting_s: float = 0.0,
     ) -> None:
         """Note a finished step.
 
@@ -247,6 +277,7 @@ class Speculation:
             num_committed: Tokens that they got.
             step_s: How long it took.
             is_decode_only: Whether it held no prefill.
+            drafting_s: How much of its time vLLM's own drafter took.
         """
         stats = self._counters.stats
         stats.num_steps += 1
@@ -254,7 +285,9 @@ class Speculation:
         stats.num_committed += num_committed
         if is_decode_only:
             stats.step_time.observe(step_s)
-        self._planner.observe_step(load, step_s, is_drafting=self._is_drafting)
+        if drafting_s > 0:
+            self._engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
+        self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
 
     def commit(
         self,
@@ -277,7 +310,10 @@ class Speculation:
         self._note_losses()
         self._planner.follow(self._streams.policy.depth_rule)
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
-        offers = [self._offers.of_tokens(s, s.max_depth if may_draft else 0) for s in sessions]
+        if may_draft:
+            self._engine.plan(sessions, num_others, self._streams.policy)
+        may_ask = may_draft and self._has_drafts
+        offers = [self._offers.of_tokens(s, s.max_depth if may_ask else 0) for s in sessions]
         self._patience.face(len(sessions) + num_others)
         depths = self._planner.wanted_depths(
             offers,
@@ -320,7 +356,7 @@ class Speculation:
                 session.session_id for session in missing if self._taking.knows_as_much(session)
             }
             self._waiting.choose(
-                sessions, missing, self._taking.find_stop_gap, known, num_others, self._max_wait_s()
+                sessions, missing, self._taking.own_offer, known, num_others, self._max_wait_s()
             )
 
     def stats(self) -> TargetStats:
@@ -358,4 +394,4 @@ class Speculation:
 
 def _is_answer(proposal: Proposal) -> bool:
     """Whether it has tokens that a draft proposes, not the target itself."""
-    return bool(proposal.token_ids) and proposal.source not in STOP_GAPS
+    return bool(proposal.token_ids) and proposal.source not in OWN_SOURCES

@@ -1,8 +1,12 @@
-"""Which proposal a step may verify for a session: its draft's, or else the target's own."""
+"""Which proposal a step may verify for a session: its draft's, or one of the target's own."""
+
+from collections.abc import Mapping, Sequence
 
 from specray.control.planner import Planner
+from specray.control.survival import Offer
 from specray.target.buffer import Arrival, ProposalBuffer
 from specray.target.counters import Counters
+from specray.target.engine_drafts import EngineDrafts
 from specray.target.offers import Offers
 from specray.target.patience import Patience
 from specray.target.session import Session
@@ -23,6 +27,7 @@ class Taking:
         offers: Offers,
         stop_gap: StopGap,
         counters: Counters,
+        engine: EngineDrafts,
     ) -> None:
         """Takes who knows what, and whom to tell."""
         self._buffer = buffer
@@ -32,10 +37,50 @@ class Taking:
         self._offers = offers
         self._stop_gap = stop_gap
         self._counters = counters
+        self._engine = engine
         self.source: Source = "prompt_lookup"  # of the latest proposal for anyone
 
-    def take(self, session: Session) -> Proposal | None:
-        """The session's proposal, or else the target's own; no copy where the draft has none."""
+    def take(self, sessions: Sequence[Session]) -> list[tuple[Session, Proposal]]:
+        """What those may verify for which something is there."""
+        taken = {session.session_id: self._take_from_outside(session) for session in sessions}
+        taken |= self._weigh(sessions, taken)
+        return [(s, proposal) for s in sessions if (proposal := taken[s.session_id]) is not None]
+
+    def _weigh(
+        self, sessions: Sequence[Session], others: Mapping[int, Proposal | None]
+    ) -> dict[int, Proposal]:
+        """What the engine's own drafter proposes, where nothing else is expected to get further."""
+        drafted, rivals = {}, []
+        for session in sessions:
+            own, other = self._engine.find(session), others[session.session_id]
+            if own is None or not self._buffer.is_valid(own):
+                continue
+            drafted[session.session_id] = own
+            if other is not None and other.token_ids:
+                offer = self._offers.of_proposal(session, own)
+                rivals.append((session.session_id, offer, self._known_before(session, other)))
+        beaten = self._beaten(rivals)
+        for session_id in drafted:
+            self._engine.observe_choice(is_beaten=session_id in beaten)
+        return {i: proposal for i, proposal in drafted.items() if i not in beaten}
+
+    def _beaten(self, rivals: Sequence[tuple[int, Offer, Offer]]) -> set[int]:
+        """Of sessions and two offers for each, those whose second is expected to get further."""
+        if not rivals:
+            return set()
+        offers = [offer for _, *pair in rivals for offer in pair]
+        lengths = self._planner.survival.chains(offers).survivals.sum(axis=1).tolist()
+        pairs = zip(lengths[::2], lengths[1::2], strict=True)
+        return {i for (i, *_), (own, other) in zip(rivals, pairs, strict=True) if own < other}
+
+    def _known_before(self, session: Session, proposal: Proposal) -> Offer:
+        """The proposal as far as none of its drawn tokens tells, for these decide on themselves."""
+        if proposal.distributions is None:
+            return self._offers.of_proposal(session, proposal)
+        return self._offers.of_tokens(session, session.wanted_depth, proposal.source)
+
+    def _take_from_outside(self, session: Session) -> Proposal | None:
+        """Its draft's proposal, or else the target's copies; none where the draft has none."""
         arrival = self._buffer.take(session.session_id)
         is_covered = self._buffer.is_covered(session.session_id)
         was_due = session.is_due
@@ -73,6 +118,14 @@ class Taking:
         found = self._stop_gap.find(session, self._offers.cap(session))
         # A prompt may hold ids that the model has no logits for, such as a padding token's.
         return found if found is not None and self._buffer.is_valid(found) else None
+
+    def own_offer(self, session: Session) -> Offer | None:
+        """What the coming step could verify without its draft: known, or to be expected."""
+        drafted = self._engine.offer(session)
+        if drafted is not None:
+            return drafted
+        found = self.find_stop_gap(session)
+        return self._offers.of_proposal(session, found) if found is not None else None
 
     def knows_as_much(self, session: Session) -> bool:
         """Whether the session's draft would hardly say more than the target's own n-grams.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from specray.control.planner import Planner
+from specray.control.survival import Offer
 from specray.target.buffer import ProposalBuffer
 from specray.target.offers import Offers
 from specray.target.patience import Patience
@@ -64,7 +65,7 @@ class Waiting:
         self,
         sessions: Sequence[Session],
         missing: Sequence[Session],
-        find_stop_gap: Callable[[Session], Proposal | None],
+        own_offer: Callable[[Session], Offer | None],
         known: Collection[int],
         num_others: int,
         max_wait_s: float,
@@ -74,7 +75,7 @@ class Waiting:
         Args:
             sessions: All that are to decode.
             missing: Those of them whose proposals could be waited for.
-            find_stop_gap: What one of these could verify instead.
+            own_offer: What one of these could verify instead.
             known: Those of the missing whose drafts would hardly say more than the target knows.
             num_others: Further requests in the step.
             max_wait_s: The longest that is allowed.
@@ -88,7 +89,7 @@ class Waiting:
         is_forced = self._planner.is_probing or not self._planner.weighs_costs
         self._is_trial = not is_forced and self._patience.is_trial_due
         is_worth_it = (is_forced or self._is_trial) or self._is_worth_it(
-            sessions, awaited, find_stop_gap, num_others, max_wait_s
+            sessions, awaited, own_offer, num_others, max_wait_s
         )
         if not is_worth_it:
             self._patience.observe_refusal()
@@ -141,7 +142,7 @@ class Waiting:
         self,
         sessions: Sequence[Session],
         awaited: Sequence[Session],
-        find_stop_gap: Callable[[Session], Proposal | None],
+        own_offer: Callable[[Session], Offer | None],
         num_others: int,
         max_wait_s: float,
     ) -> bool:
@@ -152,9 +153,8 @@ class Waiting:
             num_here = _num_tokens(session, proposal)
             offer = self._offers.of_tokens(session, num_here)
             is_awaited = session.session_id in awaited_ids
-            stop_gap = find_stop_gap(session) if num_here == 0 and is_awaited else None
-            if stop_gap is not None:
-                offer = self._offers.of_proposal(session, stop_gap)
+            own = own_offer(session) if num_here == 0 and is_awaited else None
+            offer = own or offer
             here.append(offer)
             num_wanted = self._patience.expected_tokens(session.wanted_depth)
             wanted = self._offers.of_tokens(session, num_wanted)

@@ -12,6 +12,7 @@ from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.errors import StartupError
 from specray.target import drawing, hardware, rejection, top_p, workarounds
+from specray.target.engine_drafter import DRAFTING_S, DraftingClock, with_drafting
 from specray.target.names import CONFIG_KEY
 from specray.types import TruncatedDistributions
 
@@ -45,7 +46,8 @@ class SpecrayWorker(_Worker):
             raise StartupError(
                 "specray needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"
             )
-        runner.__class__ = _with_distributions(type(runner))
+        runner.__class__ = with_drafting(_with_distributions(type(runner)))
+        runner.specray_clock = DraftingClock(self.device)
         if not current_platform.is_cpu():  # before the model takes the memory
             plugin = TargetPluginConfig.model_validate(
                 self.vllm_config.additional_config[CONFIG_KEY]
@@ -58,16 +60,21 @@ class SpecrayWorker(_Worker):
         return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> Any:
-        """Draw the step's tokens; with the first goes what was measured of the device."""
-        if not current_platform.is_cpu():
+        """Draw the step's tokens, and draft; with the first goes what the device can do."""
+        if current_platform.is_cpu():
+            with workarounds.prefills_draw_nothing(self.model_runner):
+                output = super().sample_tokens(grammar_output)
+        else:
             output = super().sample_tokens(grammar_output)
-            is_own = isinstance(output, ModelRunnerOutput) and output.req_ids  # empty ones are one
-            if self._measured is not None and is_own:
-                setattr(output, HARDWARE, self._measured.state())
-                self._measured = None
+        if not isinstance(output, ModelRunnerOutput) or not output.req_ids:  # empty ones are one
             return output
-        with workarounds.prefills_draw_nothing(self.model_runner):
-            return super().sample_tokens(grammar_output)
+        if self._measured is not None:
+            setattr(output, HARDWARE, self._measured.state())
+            self._measured = None
+        drafting_s = self.model_runner.specray_clock.take()
+        if drafting_s is not None:
+            setattr(output, DRAFTING_S, drafting_s)
+        return output
 
 
 def _with_distributions(runner_cls: type) -> type:

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError, Message
 
 from specray.errors import ProtocolError
 from specray.types import (
-    STOP_GAPS,
+    DRAFT_SOURCES,
     Accepted,
     Commit,
     OpenSession,
@@ -24,7 +24,6 @@ from specray.wire import speculation_pb2 as pb
 M = TypeVar("M", bound=Message)
 
 _KNOWN_SOURCES = frozenset(get_args(Source))
-_SOURCES = _KNOWN_SOURCES - STOP_GAPS  # which are for targets to say
 _ADDRESS = re.compile(r"[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+")  # gRPC takes other schemes too
 _MAX_NAME = 128  # characters of an id that is only logged; a peer may send any number
 _ID_TYPE = np.dtype("<i4")
@@ -191,14 +190,14 @@ def _proposal_message(proposal: Proposal) -> pb.Proposal:
 
 
 def _proposal(message: pb.Proposal) -> Proposal:
-    if message.source not in _SOURCES:
-        raise ProtocolError(f"unknown source {message.source!r}; known: {sorted(_SOURCES)}")
+    if message.source not in DRAFT_SOURCES:
+        raise ProtocolError(f"unknown source {message.source!r}; known: {sorted(DRAFT_SOURCES)}")
     return Proposal(
         session_id=message.session_id,
         position=message.position,
         last_token_id=message.last_token_id,
         token_ids=tuple(message.token_ids),
-        source=cast(Source, message.source),
+        source=message.source,
         distributions=_distributions(message),
         commit_sent_at_ns=message.commit_sent_at_ns,
         draft_time_us=message.draft_time_us,

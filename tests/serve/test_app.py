@@ -86,6 +86,17 @@ def test_without_speculation_there_is_no_draft(args: dict[str, Any], tmp_path: P
     assert bound_to_router(args)["drafts"] == []
 
 
+def test_without_a_draft_pool_targets_speculate_by_themselves(args: dict[str, Any]) -> None:
+    args["draft"] = {"method": "none"}
+    bound = bound_to_router(args)
+
+    assert bound["drafts"] == []
+    (target,) = bound["llm_deployments"].values()
+    assert target._bound_deployment.func_or_class.__name__ == "TargetServer"
+    controller = bound["controller"]._bound_deployment
+    assert controller.init_args[2] is None  # the pool to size
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_the_page_has_routes_only_where_it_is_on(
     args: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_on: bool

@@ -49,6 +49,17 @@ def test_ranks_share_the_weights_and_the_cache() -> None:
     assert memory.kv_bytes_per_token == KV // 4
 
 
+def test_the_model_of_vllms_own_drafter_counts_too() -> None:
+    drafter = {"method": "draft_model", "model": "meta-llama/Llama-3.2-1B-Instruct"}
+    alone = measured(target({}))
+    both = measured(target({"speculative_config": drafter}))
+    unknown = measured(target({"speculative_config": drafter | {"model": "who/knows"}}))
+
+    assert both.weight_bytes - alone.weight_bytes == pytest.approx(2 * 1.236e9, rel=0.001)
+    assert both.kv_bytes_per_token - alone.kv_bytes_per_token == 2 * 16 * 8 * 64 * 2
+    assert unknown == alone
+
+
 def test_what_is_left_under_the_utilization_is_for_tokens() -> None:
     memory = measured(target({"gpu_memory_utilization": 0.5}))
 

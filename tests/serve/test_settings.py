@@ -136,7 +136,6 @@ def test_arguments_of_another_kind_are_an_error_of_the_users(args: Any) -> None:
     [
         ("scheduler_cls", "my.Scheduler"),
         ("worker_cls", "my.Worker"),
-        ("speculative_config", {"method": "ngram"}),
         ("async_scheduling", True),
     ],
 )
@@ -287,6 +286,63 @@ def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
     assert (plugin.max_depth, plugin.policy.max_wait_ms) == (3, 7.0)
     assert not plugin.trust_draft_distributions
     assert plugin.ngrams is None
+
+
+def test_vllms_own_drafter_stays_and_gets_our_depth(args: dict[str, Any], tmp_path: Path) -> None:
+    head = save_model(tmp_path / "head")
+    args["target"]["engine_kwargs"]["speculative_config"] = {"method": "eagle3", "model": head}
+    parsed = parse(args)
+    assert plugged_in(parsed, parsed.target).engine_kwargs["speculative_config"] == {
+        "method": "eagle3",
+        "model": head,
+        "num_speculative_tokens": 3,
+    }
+
+
+def test_the_depth_of_vllms_own_drafter_is_its_own(args: dict[str, Any]) -> None:
+    drafter = {"method": "ngram", "num_speculative_tokens": 2}
+    args["target"]["engine_kwargs"]["speculative_config"] = drafter
+    parsed = parse(args)
+    assert plugged_in(parsed, parsed.target).engine_kwargs["speculative_config"] == drafter
+
+
+def test_without_speculation_vllms_own_drafter_is_left_out(args: dict[str, Any]) -> None:
+    args["target"]["engine_kwargs"]["speculative_config"] = {"method": "ngram"}
+    args["speculation"] = {"max_depth": 0}
+    parsed = parse(args)
+    assert plugged_in(parsed, parsed.target).engine_kwargs == {
+        "max_model_len": 64,
+        "additional_config": {"theirs": 1},
+    }
+
+
+def test_a_drafters_model_that_is_not_there_is_named_with_its_field(args: dict[str, Any]) -> None:
+    drafter = {"method": "eagle3", "model": "/no/such/head"}
+    args["target"]["engine_kwargs"]["speculative_config"] = drafter
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"^target\.engine_kwargs\.speculative_config\.model: .*no such folder",
+    ):
+        parse(args)
+
+
+def test_a_faulty_drafter_is_named_with_its_target(args: dict[str, Any]) -> None:
+    args["target"]["engine_kwargs"]["speculative_config"] = {"method": "custom_class"}
+    with pytest.raises(
+        InvalidConfigError, match=r"^target: .*engine_kwargs\.speculative_config\.method"
+    ):
+        parse(args)
+
+
+@pytest.mark.parametrize(("method", "has_drafts"), [("none", False), ("prompt_lookup", True)])
+def test_the_engine_knows_whether_there_are_drafts(
+    args: dict[str, Any], method: str, has_drafts: bool
+) -> None:
+    args["draft"] = {"method": method}
+    parsed = parse(args)
+    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
+    assert TargetPluginConfig.model_validate(additional[CONFIG_KEY]).has_drafts is has_drafts
+    assert parsed.has_drafts is has_drafts
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from specray.control.depth import DepthPlan
 from specray.control.latency import WaitTime
 from specray.control.planner import Planner
 from specray.control.survival import Offer
+from specray.target.engine_drafter import find_drafter
 from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
@@ -60,13 +61,14 @@ class StubbornScheduler(ObservedScheduler):
     It also believes the distributions that come through the router `CREDULOUS`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
         speculation = Speculation(
             self._streams._buffer,
             self._streams,
             planner=StubbornPlanner(),
             patience=StubbornPatience(),
+            drafter=find_drafter(vllm_config.speculative_config),
         )
         _replace(self, "_speculation", speculation)
         self._streams.report_stats_of(speculation)

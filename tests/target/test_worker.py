@@ -83,6 +83,7 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.Mo
     def build_model_runner(worker: Any) -> None:
         assert installed == [drawing, rejection, top_p]
         worker.use_v2_model_runner, worker.model_runner = False, Runner()
+        worker.device = torch.device("cpu")
 
     monkeypatch.setattr(SpecrayWorker.__base__, "init_device", build_model_runner)
     object.__new__(SpecrayWorker).init_device()

@@ -1,5 +1,6 @@
 """A random Llama with a tokenizer of single characters: steps of a few ms, exact probabilities."""
 
+import json
 import string
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -15,6 +17,7 @@ EOS = 0
 VOCAB_SIZE = 1 + len(CHARS)  # 96, not a multiple of the 64 that vLLM pads to
 _SPREAD = 0.2  # of the weights: far from flat, far from peaked, and all of the context matters
 _HEAD_SPREAD = 0.25
+_EAGLE_NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
 
 
 def save(folder: Path) -> None:
@@ -27,6 +30,38 @@ def save(folder: Path) -> None:
             torch.nn.init.normal_(weight, std=1.0 if "embed" in name else spread)
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
+
+
+def save_eagle3(folder: Path) -> None:
+    """Writes an EAGLE-3 head for the model as its authors publish theirs, but of random weights."""
+    folder.mkdir()
+    config = _config().to_dict() | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": VOCAB_SIZE,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"] * config["head_dim"]
+    kv_heads = config["num_key_value_heads"] * config["head_dim"]
+    shapes = {
+        "fc": (width, 2 * width),
+        "lm_head": (VOCAB_SIZE, width),
+        "midlayer.self_attn.q_proj": (heads, 2 * width),
+        "midlayer.self_attn.k_proj": (kv_heads, 2 * width),
+        "midlayer.self_attn.v_proj": (kv_heads, 2 * width),
+        "midlayer.self_attn.o_proj": (width, heads),
+        "midlayer.mlp.gate_proj": (inner, width),
+        "midlayer.mlp.up_proj": (inner, width),
+        "midlayer.mlp.down_proj": (width, inner),
+    }
+    norms = ("norm", *(f"midlayer.{n}" for n in _EAGLE_NORMS))
+    generator = torch.Generator().manual_seed(1)
+    weights = {n: _SPREAD * torch.randn(s, generator=generator) for n, s in shapes.items()}
+    weights |= {name: torch.ones(width) for name in norms}
+    weights = {f"{name}.weight": weight for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 class TinyModel:

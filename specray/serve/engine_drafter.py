@@ -1,0 +1,59 @@
+"""vLLM's own drafter in a target: `engine_kwargs.speculative_config`, under our depths."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specray.config import MAX_DEPTH
+
+_METHODS = {
+    "custom_class": "specray can't know what it does",
+    "extract_hidden_states": "it drafts nothing",
+}
+_OPTIONS = {
+    "num_speculative_tokens_per_batch_size": "depths are chosen by specray; for a table of them "
+    "set speculation.depth_policy to {name: batch_size_table, table: ...}",
+    "synthetic_acceptance_rates": "it would change the output",
+    "synthetic_acceptance_rate": "it would change the output",
+    "synthetic_acceptance_length": "it would change the output",
+}
+_CHOICES = {
+    "draft_sample_method": ("greedy", "specray takes its tokens for point masses"),
+    "rejection_sample_method": ("standard", "which leaves the output as it is"),
+}
+
+
+def check_engine_drafter(config: Any) -> None:
+    """Checks a target's `speculative_config`; what is vLLM's own to judge is left to it.
+
+    Raises:
+        ValueError: it can't be used under specray's scheduler; says which option, and why.
+    """
+    if not isinstance(config, Mapping) or not config:
+        raise ValueError(
+            "engine_kwargs.speculative_config must be vLLM's mapping, such as {method: eagle3, "
+            f"model: ..., num_speculative_tokens: 3}} (got {config!r:.80})"
+        )
+    method = config.get("method")
+    if method in _METHODS:
+        raise ValueError(
+            f"engine_kwargs.speculative_config.method {method} is not supported: "
+            f"{_METHODS[method]}; name a drafter of vLLM's, such as eagle3"
+        )
+    for name, why in _OPTIONS.items():
+        if config.get(name) is not None:
+            raise ValueError(f"engine_kwargs.speculative_config.{name} must be left out: {why}")
+    for name, (choice, why) in _CHOICES.items():
+        if config.get(name, choice) != choice:
+            raise ValueError(f"engine_kwargs.speculative_config.{name} must be {choice}, as {why}")
+    depth = config.get("num_speculative_tokens")
+    is_depth = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MAX_DEPTH
+    if depth is not None and not is_depth:
+        raise ValueError(
+            "engine_kwargs.speculative_config.num_speculative_tokens must be from 1 to "
+            f"{MAX_DEPTH} (got {depth!r:.80})"
+        )
+
+
+def drafting_config(config: Mapping[str, Any], max_depth: int) -> dict[str, Any]:
+    """The same, with `num_speculative_tokens`, which sizes the engine's buffers, filled in."""
+    return {"num_speculative_tokens": max_depth} | dict(config)

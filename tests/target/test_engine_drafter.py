@@ -1,0 +1,137 @@
+"""vLLM's own drafters under our scheduler: the output is the target's, whatever they draft."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.config import SpeculativeConfig
+
+from specray.target.engine_drafter import DraftingClock, find_drafter
+from specray.target.engine_drafts import NO_DRAFTER, Drafter
+from tests.target.distributions import (
+    Filter,
+    Reference,
+    conditional_p_value,
+    marginal_p_values,
+)
+from tests.target.engine import MAX_DEPTH, Engine, Job, specray_engine, speculating
+from tests.target.identity import Tally, accepted_by_source, assert_same, capped, prompts
+from tests.target.tiny_model import VOCAB_SIZE, TinyModel, save_eagle3
+
+GREEDY = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=6, ignore_eos=True)
+PROMPT = prompts(1, 8, seed=5)[0]
+ALPHA = 1e-6
+BATCH = 64
+SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks_override": 48}
+
+
+def config_of(**options: Any) -> SpeculativeConfig:
+    """As vLLM has completed it, without a model to read."""
+    config = object.__new__(SpeculativeConfig)
+    defaults = {"num_speculative_tokens": 4, "parallel_drafting": False, "draft_model_config": None}
+    for name, value in (defaults | options).items():
+        object.__setattr__(config, name, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("options", "drafter"),
+    [
+        ({"method": "eagle3"}, Drafter(4)),
+        ({"method": "draft_model"}, Drafter(4)),
+        ({"method": "mtp"}, Drafter(4)),
+        ({"method": "ngram"}, Drafter(4, has_context=False)),
+        ({"method": "suffix"}, Drafter(4, is_fixed=True, is_shared=True)),
+        ({"method": "medusa"}, Drafter(4, is_fixed=True, has_context=False)),
+        ({"method": "eagle3", "parallel_drafting": True}, Drafter(4, is_fixed=True)),
+        ({"method": "custom_class"}, NO_DRAFTER),
+    ],
+)
+def test_methods(options: dict[str, Any], drafter: Drafter) -> None:
+    assert find_drafter(config_of(**options)) == drafter
+
+
+def test_clock_tells_each_time_once() -> None:
+    clock = DraftingClock(torch.device("cpu"))
+    assert clock.take() is None
+    clock.start()
+    assert clock.take() is None
+    clock.start()
+    time.sleep(0.01)
+    clock.stop()
+    taken = clock.take()
+    assert taken is not None
+    assert taken >= 0.01
+    assert clock.take() is None
+
+
+class Drafting(Engine):
+    """An engine, and by which method it drafts."""
+
+    method: str
+
+
+@pytest.fixture(scope="module", params=["draft_model", "eagle3", "ngram"])
+def engine(
+    request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Drafting]:
+    """The draft is the target itself, the head knows nothing."""
+    head = tmp_path_factory.mktemp("head") / "eagle3"
+    save_eagle3(head)
+    config = {"method": request.param, "num_speculative_tokens": MAX_DEPTH} | {
+        "draft_model": {"model": str(tiny_folder)},
+        "eagle3": {"model": str(head)},
+        "ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3},
+    }[request.param]
+    with specray_engine(tiny_folder, speculative_config=config, **SMALL) as engine:
+        engine.__class__ = Drafting
+        assert isinstance(engine, Drafting)
+        engine.method = request.param
+        yield engine
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_greedy_output_is_the_targets(engine: Drafting, tiny: TinyModel) -> None:
+    jobs = [Job(prompt, GREEDY) for prompt in prompts(8, 20)]
+    plain = engine.answers(jobs[:4]) + engine.answers(jobs[4:])
+    tally = Tally(engine)
+    assert_same(tiny, jobs, plain, engine.answers(capped(jobs)))
+    proposed, accepted = tally.take()
+    assert proposed > 100
+    assert accepted_by_source(engine)["engine"] == accepted
+    assert accepted >= {"draft_model": proposed, "eagle3": 0, "ngram": 10}[engine.method]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_sampled_output_has_the_targets_distribution(engine: Drafting, tiny: TinyModel) -> None:
+    """Fails for a correct engine with probability 1.2e-5 at most: three times four p-values."""
+    reference = Reference(tiny, PROMPT)
+    likeliest = tiny.probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
+    favoured = np.eye(VOCAB_SIZE)[likeliest.argmax(axis=1)]  # what a draft model might draft
+    tally = Tally(engine)
+    answers: list[list[int]] = []
+    proposed = 0
+    while len(answers) < 20 * BATCH or proposed < 5 * BATCH:
+        assert len(answers) < 100 * BATCH, f"only {proposed} tokens proposed"
+        answers += engine.answers([Job(PROMPT, speculating(SAMPLED))] * BATCH)
+        proposed, _ = tally.take()
+    sampled = np.array(answers)
+    p_values = marginal_p_values(sampled, reference, Filter())
+    p_values.append(conditional_p_value(sampled, reference, Filter(), favoured))
+    assert min(p_values) > ALPHA
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_requests_without_speculation_verify_nothing(engine: Drafting) -> None:
+    before = engine.stats().sources
+    engine.answers([Job(prompt, speculating(GREEDY, 0)) for prompt in prompts(4, 20)])
+    assert engine.stats().sources == before
