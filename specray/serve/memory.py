@@ -132,9 +132,10 @@ def engine_memory(
 
 
 def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:
-    """The model of vLLM's own drafter, if it has one whose size is known."""
-    source = (options.get("speculative_config") or {}).get("model")
-    size = read_size(source) if isinstance(source, str) else None
+    """The draft model in the engine, if there is one of known size; heads are not known here."""
+    drafter = options.get("speculative_config") or {}
+    is_model = drafter.get("method") == "draft_model" and isinstance(drafter.get("model"), str)
+    size = read_size(drafter["model"]) if is_model else None
     if size is not None:
         yield size
 

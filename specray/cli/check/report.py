@@ -36,7 +36,7 @@ def _file_lines(path: Path, report: FileReport) -> Iterator[str]:
             yield from _target_lines(model_id, memory)
             if model_id in application.engine_drafters:
                 drafter = application.engine_drafters[model_id]
-                yield f"    drafter   {drafter}, inside it; counted above if its size is known"
+                yield f"    drafter   {drafter}, inside it; a head is not counted above"
         yield from _draft_lines(application)
         yield f"  tokenizers  {application.tokenizers}"
         yield ""

@@ -67,7 +67,7 @@ def make_scenario(args: argparse.Namespace) -> tuple[Scenario, Facts]:
     Raises:
         InvalidConfigError: naming the option or the field that is missing or faulty.
     """
-    deployment = _with_options(_from_file(args.config) if args.config else None, args)
+    deployment = _with_options(_from_file(args.config, args.draft) if args.config else None, args)
     target_profile = _profile("--hardware", deployment.hardware)
     memory = _memory(deployment)
     target = Roofline(
@@ -147,13 +147,18 @@ def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deplo
     return found
 
 
-def _from_file(path: Path) -> _Deployment:
+def _from_file(path: Path, draft: str | None) -> _Deployment:
     applications = check_file(path).applications
     if not applications:
         raise InvalidConfigError(f"{path}: has no application whose import_path is {BUILDER}")
     found = applications[0]
     config = next(app for app in read_file(path).applications if app.name == found.name)
     settings = validate(config.args)
+    if settings.draft.method == "none" and draft is None:
+        raise InvalidConfigError(
+            f"{path}: draft.method none: there are no drafts to plan, and what drafts inside the "
+            "target is not simulated; --draft names a model, or prompt_lookup, to plan with"
+        )
     return _from_application(found, settings)
 
 

@@ -121,6 +121,7 @@ def test_a_plan_of_a_file_takes_its_models_and_gpus(
         (["--target", "a", "--hardware", "H100"], "--draft: missing"),
         ([*LLAMA, "--hardware", "H900"], "--hardware: 'H900' is no GPU that we know; there are H1"),
         ([*LLAMA, "--tp", "1"], "meta-llama/Llama-3.3-70B-Instruct leaves room for 0 tokens"),
+        (["deployments/llama70b-eagle3.yaml"], "draft.method none: there are no drafts to plan"),
         (["deployments/llama70b.yaml", "--tp", "1"], "leaves room for 0 tokens of KV cache on 1 ×"),
         ([*LLAMA, "--tp", "1", "--hardware", "h100"], "0 tokens of KV cache on 1 × h100, and a re"),
         ([*LLAMA, "--tp", "1", "--hardware", "NVIDIA H100 80GB HBM3"], "leaves room for 0 tokens"),
