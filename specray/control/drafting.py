@@ -10,7 +10,8 @@ _OUTLIER = 3.0  # times the mean, as far as a time counts
 _PERIOD = 16  # steps between two looks, as one takes a plan for each depth
 _FIRST_PERIOD = 4  # steps until the first look, when drafting has been timed
 _LEAST_GAIN = 1.02  # over plain decoding that is expected before it is taken up again
-_BEATEN_GAIN = 0.02  # of each proposal, in how often something better is there
+_BEATEN_GAIN = 0.02  # of each proposal, in how often something better is there; more at first
+_PROMPTS_GAIN = 0.01  # of each step, in what reading prompts takes
 _TRIAL_STEPS = 32  # with drafting, at most
 _TRIAL_VERIFICATIONS = 16  # that are enough to judge by
 _BUDGET = 0.005  # of the time: what trials may cost, by the pauses between them
@@ -61,14 +62,19 @@ class DraftingDepth:
         self._is_fixed = is_fixed
         self._load = 1  # requests at the latest look
         self._num_steps = _PERIOD - _FIRST_PERIOD  # since then
+        self._num_rested = 0  # steps since the latest that it drafted behind
         self._num_drafted = self._num_verified = 0  # steps with drafting, and proposals, in a trial
         self._trial_s = 0.0  # that it has drafted in it
         self._pause = _PAUSES[0]
         self._beaten = 0.0  # share of its proposals in whose place something better was there
+        self._num_choices = 0  # that this was learnt from
+        self._prompts_s = 0.0  # that it takes to read them, of each step
 
     def observe_choice(self, *, is_beaten: bool) -> None:
         """Whether something else was verified for a request that it had drafted for."""
-        self._beaten += _BEATEN_GAIN * (is_beaten - self._beaten)
+        self._num_choices += 1
+        gain = max(_BEATEN_GAIN, 1 / self._num_choices)
+        self._beaten += gain * (is_beaten - self._beaten)
 
     def observe_verification(self) -> None:
         """A step has verified a proposal of its."""
@@ -80,6 +86,9 @@ class DraftingDepth:
         """It has drafted behind a step, whose prompts it reads too if there are any."""
         self._num_drafted += 1
         self._trial_s += seconds
+        self._num_rested = 0
+        prompts_s = 0.0 if is_decode_only else seconds
+        self._prompts_s += _PROMPTS_GAIN * (prompts_s - self._prompts_s)
         if is_decode_only:
             self.time.observe(depth, num_requests, seconds)
 
@@ -108,6 +117,7 @@ class DraftingDepth:
                 seconds later as they have to be drafted.
         """
         self._num_steps += 1
+        self._num_rested += 1
         if self._is_look_due(num_decoding):
             self._look(most, num_decoding, plan)
 
@@ -115,17 +125,19 @@ class DraftingDepth:
         if self.is_trying:
             is_enough = self._num_verified >= _TRIAL_VERIFICATIONS
             return is_enough or self._num_drafted >= _TRIAL_STEPS
+        if self.depth == 0 and self._num_rested >= self._pause:
+            self._try()
+            return False
         if is_other_size(num_decoding, self._load):
             return True
-        if self.depth == 0 and self._num_steps >= self._pause:
-            self._try()
-        return not self.is_trying and self.depth > 0 and self._num_steps >= _PERIOD
+        return self.depth > 0 and self._num_steps >= _PERIOD
 
     def _try(self) -> None:
         self.depth = self._most if self._is_fixed else 1
         self.is_trying = True
         self._num_drafted = self._num_verified = 0
         self._trial_s = 0.0
+        self._beaten, self._num_choices = 0.0, 0
 
     def _look(self, most: int, num_decoding: int, plan: Callable[[int, float], DepthPlan]) -> None:
         choices = [self._most] if self._is_fixed else list(range(1, min(most, self._most) + 1))
@@ -139,8 +151,8 @@ class DraftingDepth:
         best = max(gains, key=lambda depth: gains[depth])
         self.depth = best if gains[best] > least_gain else 0
         trial_s = max(trial_s, _TRIAL_STEPS * self.time.expected_s(choices[0], num_decoding))
-        least, most = _PAUSES
-        self._pause = min(max(least, round(trial_s / (_BUDGET * plain_s))), most)
+        shortest, longest = _PAUSES
+        self._pause = min(max(shortest, round(trial_s / (_BUDGET * plain_s))), longest)
 
     def _gain(
         self, depth: int, num_decoding: int, plan: Callable[[int, float], DepthPlan]
@@ -149,7 +161,7 @@ class DraftingDepth:
         drafting_s = self.time.expected_s(depth, num_decoding)
         planned = plan(depth, drafting_s)
         chance = 1 - self._beaten
-        verified_s = planned.step_s - drafting_s
-        commits = chance * planned.num_expected + (1 - chance) * num_decoding
-        seconds = drafting_s + chance * verified_s + (1 - chance) * planned.plain_s
+        commits = chance * planned.num_expected + self._beaten * num_decoding
+        computed_s = chance * (planned.step_s - drafting_s) + self._beaten * planned.plain_s
+        seconds = self._prompts_s + drafting_s + computed_s
         return commits / seconds * planned.plain_s / num_decoding

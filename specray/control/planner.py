@@ -310,12 +310,10 @@ class Planner:
     ) -> tuple[int, ...]:
         """The depths of a step that verifies what is tried, whether or not that pays.
 
-        As far as there is room for it.
-
         Args:
             offers: The requests that may speculate.
             depths: That pay.
-            sources: That are tried.
+            sources: That are tried, as far as there is room for it.
         """
         return with_probes(offers, depths, self._surroundings.max_drafts, sources)
 

@@ -5,10 +5,8 @@ from typing import Any
 
 from specray.config import MAX_DEPTH
 
-_METHODS = {
-    "custom_class": "specray can't know what it does",
-    "extract_hidden_states": "it drafts nothing",
-}
+_METHODS = ("eagle", "eagle3", "mtp", "draft_model", "ngram", "suffix", "medusa", "dflash")
+_MTP = "_mtp"  # what vLLM calls those of single families, and takes for `mtp`
 _OPTIONS = {
     "num_speculative_tokens_per_batch_size": "depths are chosen by specray; for a table of them "
     "set speculation.depth_policy to {name: batch_size_table, table: ...}",
@@ -34,16 +32,23 @@ def check_engine_drafter(config: Any) -> None:
             f"model: ..., num_speculative_tokens: 3}} (got {config!r:.80})"
         )
     method = config.get("method")
-    if method in _METHODS:
+    is_known = isinstance(method, str) and (method in _METHODS or method.endswith(_MTP))
+    if method is not None and not is_known:
         raise ValueError(
-            f"engine_kwargs.speculative_config.method {method} is not supported: "
-            f"{_METHODS[method]}; name a drafter of vLLM's, such as eagle3"
+            f"engine_kwargs.speculative_config.method must be one of {', '.join(_METHODS)} "
+            f"(got {method!r:.80})"
+        )
+    model = config.get("model")
+    if not (model is None or isinstance(model, str)):
+        raise ValueError(
+            "engine_kwargs.speculative_config.model must be a folder, a hub id or bundled:NAME "
+            f"(got {model!r:.80})"
         )
     for name, why in _OPTIONS.items():
         if config.get(name) is not None:
             raise ValueError(f"engine_kwargs.speculative_config.{name} must be left out: {why}")
     for name, (choice, why) in _CHOICES.items():
-        if config.get(name, choice) != choice:
+        if (config.get(name) or choice) != choice:
             raise ValueError(f"engine_kwargs.speculative_config.{name} must be {choice}, as {why}")
     depth = config.get("num_speculative_tokens")
     is_depth = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MAX_DEPTH
@@ -55,5 +60,9 @@ def check_engine_drafter(config: Any) -> None:
 
 
 def drafting_config(config: Mapping[str, Any], max_depth: int) -> dict[str, Any]:
-    """The same, with `num_speculative_tokens`, which sizes the engine's buffers, filled in."""
-    return {"num_speculative_tokens": max_depth} | dict(config)
+    """The same, with `num_speculative_tokens`, which sizes the engine's buffers, filled in.
+
+    Not for MTP heads, which have a number of their own.
+    """
+    is_mtp = str(config.get("method")).endswith("mtp")
+    return dict(config) if is_mtp else {"num_speculative_tokens": max_depth} | dict(config)

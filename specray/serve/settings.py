@@ -100,6 +100,11 @@ def _check_engine(target: LLMConfig) -> None:
             )
     if target.engine_kwargs.get("speculative_config") is not None:
         check_engine_drafter(target.engine_kwargs["speculative_config"])
+        if target.engine_kwargs.get("data_parallel_size", 1) != 1:
+            raise ValueError(
+                "engine_kwargs.data_parallel_size must be 1 with a speculative_config, as ranks "
+                "that draft apart would wait for each other; take more replicas"
+            )
     if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
         raise ValueError(
             "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "

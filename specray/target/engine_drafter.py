@@ -13,7 +13,7 @@ DRAFTING_S = "specray_drafting_s"
 """Attribute of a worker's `ModelRunnerOutput`: how long its drafter took behind the step."""
 
 _OF_ANY_DEPTH = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
-_WITHOUT_CONTEXT = ("ngram", "ngram_gpu", "medusa")
+_WITHOUT_CONTEXT = ("ngram", "medusa")
 
 
 def find_drafter(config: SpeculativeConfig) -> Drafter:
@@ -35,7 +35,7 @@ def find_drafter(config: SpeculativeConfig) -> Drafter:
 
 
 class DraftingClock:
-    """Times what lies between two calls on the device; without waiting for it."""
+    """Times what lies between two calls on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_cpu = device.type == "cpu"
@@ -51,14 +51,18 @@ class DraftingClock:
         self._ended = self._now()
 
     def take(self) -> float | None:
-        """Seconds between the two, once; None if nothing was drafted, or it is not over yet."""
+        """Seconds between the two, once; None if nothing was drafted.
+
+        Waits for a GPU, as the engine is about to do for the tokens.
+        """
         started, ended = self._started, self._ended
         self._started = self._ended = None
         if started is None or ended is None:
             return None
         if self._is_cpu:
             return float(ended - started)
-        return float(started.elapsed_time(ended)) / 1e3 if ended.query() else None
+        ended.synchronize()
+        return float(started.elapsed_time(ended)) / 1e3
 
     def _now(self) -> Any:
         if self._is_cpu:
@@ -73,6 +77,7 @@ def with_drafting(runner_cls: type) -> type:
 
     class DraftingModelRunner(runner_cls):
         specray_clock: DraftingClock
+        _draft_token_ids: Any
 
         def propose_draft_token_ids(self, scheduler_output: SchedulerOutput, *args: Any) -> Any:
             if scheduler_output.num_spec_tokens_to_schedule == 0:
@@ -82,5 +87,13 @@ def with_drafting(runner_cls: type) -> type:
                 return super().propose_draft_token_ids(scheduler_output, *args)
             finally:
                 self.specray_clock.stop()
+
+        def _copy_draft_token_ids_to_cpu(
+            self, scheduler_output: SchedulerOutput, zeros_only: bool = False
+        ) -> None:
+            """Has nothing drafted where vLLM makes up zeros, as a request is too long for it."""
+            if zeros_only:
+                self._draft_token_ids = [[] for _ in self.input_batch.req_ids]
+            super()._copy_draft_token_ids_to_cpu(scheduler_output)
 
     return DraftingModelRunner

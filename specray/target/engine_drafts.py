@@ -20,7 +20,7 @@ class Drafter(NamedTuple):
 
     max_depth: int
     is_fixed: bool = False  # drafts so many tokens, or none
-    has_context: bool = True  # keeps keys and values of its own, so that it must not miss a step
+    has_context: bool = True  # keeps keys and values of its own: see `drafter_context`
     is_shared: bool = False  # copies from answers to other requests
 
 
@@ -31,9 +31,9 @@ NO_DRAFTER = Drafter(0, has_context=False)
 class EngineDrafts:
     """Its proposals, and how deep it is to draft. Used from the engine's thread.
 
-    Exactness. It drafts greedily, so a proposal is a function of the request's tokens, or of
-    answers that have ended, and each token counts as a point mass. Those may have been drawn by the
-    same random numbers as a request's with the same seed, which gets no copies of them.
+    Exactness. It drafts greedily, so a proposal is a function of the request's tokens, or of other
+    answers, and each token counts as a point mass. Others may have been drawn by the same random
+    numbers as a request's with the same seed, which gets no copies of them.
     """
 
     def __init__(self, drafter: Drafter, offers: Offers, planner: Planner) -> None:
@@ -44,7 +44,12 @@ class EngineDrafts:
         self._depth = DraftingDepth(drafter.max_depth, is_fixed=drafter.is_fixed)
         self._drafted: dict[int, Proposal] = {}  # by session
         self._num_due = 0  # tokens that it drafts behind the step that runs, or has just ended
-        self._behind: set[int] = set()  # sessions of which it has missed tokens
+        self._behind: Collection[int] = ()  # sessions of which it has missed tokens
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it drafts for requests of which it has missed nothing."""
+        return self._depth.depth > 0
 
     @property
     def is_trying(self) -> bool:
@@ -54,19 +59,20 @@ class EngineDrafts:
     def close(self, session_id: int) -> None:
         """Forget a session."""
         self._drafted.pop(session_id, None)
-        self._behind.discard(session_id)
 
-    def begin_step(self, session_ids: Collection[int]) -> int:
-        """A step begins that computes tokens of these, prompts included; without drafting, in vain.
+    def begin_step(self, session_ids: Collection[int], behind: Collection[int]) -> int:
+        """A step begins.
+
+        Args:
+            session_ids: Of which it computes tokens, of prompts too.
+            behind: Those of them of which the drafter has missed some.
 
         Returns:
             Tokens that are to be drafted for each request behind it; 0: the drafter is not to run.
         """
         self._drafted.clear()
-        is_of_use = not self._behind.issuperset(session_ids)
-        self._num_due = self._depth.depth if is_of_use else 0
-        if self._num_due == 0 and self._drafter.has_context:
-            self._behind.update(session_ids)
+        self._behind = behind
+        self._num_due = self._depth.depth if len(behind) < len(session_ids) else 0
         return self._num_due
 
     def note(self, session: Session, token_ids: Sequence[int]) -> None:
@@ -103,27 +109,40 @@ class EngineDrafts:
         self._depth.observe_verification()
 
     def observe_step(self, num_requests: int, seconds: float, *, is_decode_only: bool) -> None:
-        """It has drafted behind a step of so many requests, in so many seconds."""
-        if self._num_due > 0:
+        """A step of so many requests is over, behind which it has drafted for so long."""
+        if self._num_due > 0 and seconds > 0:
             self._depth.observe_drafting(
                 self._num_due, num_requests, seconds, is_decode_only=is_decode_only
             )
 
-    def plan(self, sessions: Sequence[Session], num_others: int, policy: SpeculationPolicy) -> None:
+    def plan(
+        self,
+        sessions: Sequence[Session],
+        num_others: int,
+        policy: SpeculationPolicy,
+        *,
+        may_draft: bool = True,
+    ) -> None:
         """Decide how deep it drafts behind the coming step.
 
-        By what it would bring if it had missed nothing, as it will not have of requests to come.
+        By what it brings to those that it can draft for; where it has missed tokens of all, by what
+        it would bring if it had not, as it will not have of requests to come.
 
         Args:
             sessions: That decode, and may speculate.
             num_others: Further requests that decode.
             policy: The live one.
+            may_draft: Whether the coming step may verify anything.
         """
         most = min(policy.max_depth, self._drafter.max_depth)
         if not policy.is_enabled or most < 1:
             self._depth.stop()
             return
-        offers = [self._offers.of_tokens(s, most, "engine") for s in sessions]
+        if not may_draft and self._num_due > 0:
+            self._depth.observe_choice(is_beaten=True)  # whatever it drafts is in vain
+        able = [s for s in sessions if s.session_id not in self._behind] or sessions
+        num_others += len(sessions) - len(able)
+        offers = [self._offers.of_tokens(s, most, "engine") for s in able]
         if not any(offer.max_depth for offer in offers):
             return  # all are about to end, which says nothing of the next
         if not self._planner.weighs_costs:

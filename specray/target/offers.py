@@ -11,9 +11,10 @@ from specray.types import Proposal, Source
 class Offers:
     """Offers under the live policy."""
 
-    def __init__(self, streams: Streams) -> None:
-        """Takes who knows the policy, and whose distributions may be used."""
+    def __init__(self, streams: Streams, max_depth: int) -> None:
+        """Takes who knows the policy and whose distributions may be used, and the engine's room."""
         self._streams = streams
+        self._max_depth = max_depth
 
     def of_tokens(self, session: Session, num_tokens: int, source: Source | None = None) -> Offer:
         """As many tokens as the session's caps leave of these, of its latest source or another."""
@@ -36,7 +37,8 @@ class Offers:
     def cap(self, session: Session) -> int:
         """Most draft tokens that the session may verify now."""
         policy = self._streams.policy
-        return session.cap(policy.max_depth) if policy.is_enabled else 0
+        depth = min(policy.max_depth, self._max_depth)
+        return session.cap(depth) if policy.is_enabled else 0
 
     def may_speculate(self, session: Session) -> bool:
         """Whether the session may verify draft tokens, now or later."""

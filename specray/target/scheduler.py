@@ -32,6 +32,7 @@ from specray.observability.journal import Journal, open_journal
 from specray.target import hardware, rendezvous, requests, step, threads
 from specray.target.buffer import ProposalBuffer
 from specray.target.direct import DirectPath
+from specray.target.drafter_context import DrafterContext
 from specray.target.engine_drafter import DRAFTING_S, find_drafter
 from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
@@ -87,15 +88,18 @@ class SpeculativeScheduler(Scheduler):
         )
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
         self._step_times.load(self._planner.step_time)
+        drafter = find_drafter(vllm_config.speculative_config)
         self._speculation = Speculation(
             buffer,
             self._streams,
             planner=self._planner,
             stop_gap=make_stop_gap(config),
             name=f"{socket.gethostname()}:{os.getpid()}",
-            drafter=find_drafter(vllm_config.speculative_config),
+            drafter=drafter,
             has_drafts=config.has_drafts,
+            max_depth=self._num_spec_tokens,
         )
+        self._drafter_context = DrafterContext(self.block_size, is_kept=drafter.has_context)
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
         self._session_ids: dict[str, int] = {}
@@ -142,9 +146,7 @@ class SpeculativeScheduler(Scheduler):
         self.num_spec_tokens = 0
         output = super().schedule(throttle_prefills)
         self.num_spec_tokens = self._num_spec_tokens
-        output.num_spec_tokens_to_schedule = self._speculation.begin_step(
-            self._sessions_in(output.num_scheduled_tokens)
-        )
+        output.num_spec_tokens_to_schedule = self._begin_drafting(output)
         scheduled = output.scheduled_spec_decode_tokens
         verified = {r: p for r, p in proposals.items() if r in scheduled}
         distributions = {
@@ -183,6 +185,11 @@ class SpeculativeScheduler(Scheduler):
         """Book a finished step and send its commits."""
         self._verified_at = time.monotonic()
         self._learn_hardware(model_runner_output)
+        drafting_s = getattr(model_runner_output, DRAFTING_S, 0.0)
+        if not drafting_s and scheduler_output.num_spec_tokens_to_schedule:
+            self._note_drafting(scheduler_output, is_drafting=False)  # it could not
+            for request_id in scheduler_output.num_scheduled_tokens.keys() - self.requests.keys():
+                self._drafter_context.forget(request_id)  # aborted meanwhile
         step_s = self._verified_at - self._step.started
         if self._timeline.is_on:
             scheduled = scheduler_output.scheduled_spec_decode_tokens
@@ -208,7 +215,7 @@ class SpeculativeScheduler(Scheduler):
             num_committed,
             step_s,
             is_decode_only=self._step.is_decode_only,
-            drafting_s=getattr(model_runner_output, DRAFTING_S, 0.0),
+            drafting_s=drafting_s,
         )
         committed = {
             session_ids[r.request_id]: lengths[r.request_id]
@@ -268,6 +275,7 @@ class SpeculativeScheduler(Scheduler):
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         self._load_meter.forget(request.request_id)
         self._draftless.discard(request.request_id)
+        self._drafter_context.forget(request.request_id)
         session_id = self._session_ids.pop(request.request_id, None)
         session = self._speculation.close(session_id) if session_id is not None else None
         if session is not None:
@@ -276,6 +284,22 @@ class SpeculativeScheduler(Scheduler):
         self._journal.add(request.request_id, output_tokens=request.num_output_tokens)
         self._journal.end(request.request_id, request.status.name.lower())
         return super()._free_request(request, delay_free_blocks)
+
+    def _begin_drafting(self, output: SchedulerOutput) -> int:
+        """How many tokens vLLM's own drafter is to draft behind a step."""
+        blank = self._drafter_context.admit(output)
+        sessions = self._sessions_in(output.num_scheduled_tokens)
+        behind = {i for i, r in sessions.items() if self._drafter_context.is_behind(r)}
+        depth = self._speculation.engine.begin_step(sessions, behind)
+        if blank and self._speculation.engine.is_on:
+            # The next request computes them anew, so that the drafter reads them.
+            self.kv_cache_manager.evict_blocks(blank)
+        self._note_drafting(output, is_drafting=depth > 0)
+        return depth
+
+    def _note_drafting(self, output: SchedulerOutput, *, is_drafting: bool) -> None:
+        block_ids_of = self.kv_cache_manager.get_block_ids
+        self._drafter_context.note(output, block_ids_of, is_drafting=is_drafting)
 
     def _sessions_in(self, request_ids: Iterable[str]) -> dict[int, str]:
         """Session -> request, for those of these requests that may speculate."""

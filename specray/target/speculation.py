@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from specray.config import MAX_DEPTH
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.control.survival import Offer
@@ -39,6 +40,7 @@ class Speculation:
         name: str = "",
         drafter: Drafter = NO_DRAFTER,
         has_drafts: bool = True,
+        max_depth: int = MAX_DEPTH,
     ) -> None:
         """Takes who knows what.
 
@@ -52,22 +54,23 @@ class Speculation:
             name: of the engine, as no other that shares its drafts is called.
             drafter: vLLM's own, inside the engine.
             has_drafts: whether there are any outside.
+            max_depth: draft tokens that the engine has room for, of one request.
         """
         self._buffer = buffer
         self._streams = streams
         self._clock = clock
         self._planner = planner or Planner(streams.policy.depth_rule)
         self._patience = patience or Patience()
-        self._offers = Offers(streams)
+        self._offers = Offers(streams, max_depth)
         self._waiting = Waiting(buffer, self._offers, self._planner, self._patience, clock)
         self._use = Use(self._offers, self._planner, self._patience)
         self._telling = Telling(streams, clock, name)
         self._counters = Counters(buffer)
         self._stop_gap = stop_gap or StopGap()
-        self._engine = EngineDrafts(drafter, self._offers, self._planner)
+        self.engine = EngineDrafts(drafter, self._offers, self._planner)
         self._taking = Taking(
             *(buffer, streams, self._planner, self._patience, self._offers),
-            *(self._stop_gap, self._counters, self._engine),
+            *(self._stop_gap, self._counters, self.engine),
         )
         self._has_drafts = has_drafts
         self._sessions: dict[int, Session] = {}
@@ -104,7 +107,7 @@ class Speculation:
         self._counters.count_overdue(session)
         self._buffer.close(session_id)
         self._stop_gap.close(session)
-        self._engine.close(session_id)
+        self.engine.close(session_id)
         self._telling.close(session)
         return session
 
@@ -181,7 +184,7 @@ class Speculation:
         sessions = [self._sessions[i] for i in decoding if i in self._sessions]
         due = {session.session_id for session in sessions if session.is_due}
         ready = self._taking.take(sessions)
-        came = due & {s.session_id for s, proposal in ready if _is_answer(proposal)}
+        came = due & self._taking.answered
         self._note_due(len(due), len(came))
         if not ready:
             self._stop_gap.end_step((), 0.0)
@@ -191,8 +194,8 @@ class Speculation:
         plan = self._planner.plan(offers, num_plain)
         depths = plan.depths
         shares = [
-            Share(session, offer, depth, session.session_id in came)
-            for (session, _), offer, depth in zip(ready, offers, depths, strict=True)
+            Share(session, offer, depth, session.session_id in came and _is_answer(proposal))
+            for (session, proposal), offer, depth in zip(ready, offers, depths, strict=True)
         ]
         self._use.note(shares, num_plain)
         depths = self._with_trials(offers, depths)
@@ -208,22 +211,18 @@ class Speculation:
 
     def _with_trials(self, offers: Sequence[Offer], depths: tuple[int, ...]) -> tuple[int, ...]:
         """The depths, and at least some tokens of whatever is to be tried."""
-        if self._engine.is_trying:
+        if self.engine.is_trying:
             depths = self._planner.with_probes(offers, depths, frozenset(("engine",)))
         if self._planner.is_probing:
             depths = self._planner.with_probes(offers, depths)
         return depths
-
-    def begin_step(self, session_ids: Collection[int]) -> int:
-        """A step that computes tokens of these begins; how many are to be drafted behind it."""
-        return self._engine.begin_step(session_ids)
 
     def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
         """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
         for session_id, token_ids in drafted.items():
             session = self._sessions.get(session_id)
             if session is not None:
-                self._engine.note(session, token_ids)
+                self.engine.note(session, token_ids)
 
     # After a step.
 
@@ -240,7 +239,7 @@ class Speculation:
             if num_accepted > 0:
                 session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
             if source == "engine":
-                self._engine.observe_verification()
+                self.engine.observe_verification()
         self._counters.count_verification(source, num_proposed, num_accepted)
 
     def observe_turnaround(
@@ -286,7 +285,7 @@ class Speculation:
         if is_decode_only:
             stats.step_time.observe(step_s)
         if drafting_s > 0:
-            self._engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
+            self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
         self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
 
     def commit(
@@ -310,8 +309,7 @@ class Speculation:
         self._note_losses()
         self._planner.follow(self._streams.policy.depth_rule)
         sessions = [self._sessions[i] for i in lengths_before if i in self._sessions]
-        if may_draft:
-            self._engine.plan(sessions, num_others, self._streams.policy)
+        self.engine.plan(sessions, num_others, self._streams.policy, may_draft=may_draft)
         may_ask = may_draft and self._has_drafts
         offers = [self._offers.of_tokens(s, s.max_depth if may_ask else 0) for s in sessions]
         self._patience.face(len(sessions) + num_others)

@@ -14,6 +14,8 @@ from specray.target.stop_gap import StopGap
 from specray.target.telling import Streams
 from specray.types import Proposal, Source
 
+_TRIED_ONE_IN = 32  # of proposals that seem worse than the engine's own
+
 
 class Taking:
     """Takes what has come, and learns from what has not."""
@@ -39,9 +41,12 @@ class Taking:
         self._counters = counters
         self._engine = engine
         self.source: Source = "prompt_lookup"  # of the latest proposal for anyone
+        self.answered: set[int] = set()  # sessions for which drafts propose something in this step
+        self._num_worse = 0  # proposals that were expected to get less far than the engine's own
 
     def take(self, sessions: Sequence[Session]) -> list[tuple[Session, Proposal]]:
         """What those may verify for which something is there."""
+        self.answered = set()
         taken = {session.session_id: self._take_from_outside(session) for session in sessions}
         taken |= self._weigh(sessions, taken)
         return [(s, proposal) for s in sessions if (proposal := taken[s.session_id]) is not None]
@@ -62,7 +67,13 @@ class Taking:
         beaten = self._beaten(rivals)
         for session_id in drafted:
             self._engine.observe_choice(is_beaten=session_id in beaten)
-        return {i: proposal for i, proposal in drafted.items() if i not in beaten}
+        tried = {i for i, *_ in rivals if i not in beaten and self._is_to_be_tried()}
+        return {i: proposal for i, proposal in drafted.items() if i not in beaten | tried}
+
+    def _is_to_be_tried(self) -> bool:
+        """Whether what seems worse is verified, as what never is may be better than it seems."""
+        self._num_worse += 1
+        return self._num_worse % _TRIED_ONE_IN == 0
 
     def _beaten(self, rivals: Sequence[tuple[int, Offer, Offer]]) -> set[int]:
         """Of sessions and two offers for each, those whose second is expected to get further."""
@@ -85,6 +96,8 @@ class Taking:
         is_covered = self._buffer.is_covered(session.session_id)
         was_due = session.is_due
         self._book(session, arrival, is_covered=is_covered)
+        if arrival is not None and arrival.proposal.token_ids:
+            self.answered.add(session.session_id)
         # Where a look-up finds nothing, nor do we in the same text.
         is_in_vain = session.source == "prompt_lookup" and self._stop_gap.only_copies_own_text
         if arrival is not None and (arrival.proposal.token_ids or is_in_vain):

@@ -161,6 +161,26 @@ def test_nothing_is_drafted_while_speculation_is_off() -> None:
     assert (drafting.depth, drafting.is_trying) == (0, False)
 
 
+@pytest.mark.parametrize("period", [20, 100, 1000])
+def test_a_load_that_changes_does_not_keep_it_from_trials(period: int) -> None:
+    drafting = timed(0.04)
+    settle(drafting, 0.001)
+    is_found = False
+    for step in range(40_000):
+        num_decoding = 1 + step // period % 2
+        drafting.choose(MOST, num_decoding, plans(0.001 if not drafting.is_trying else 0.95))
+        is_found |= drafting.is_trying
+    assert is_found
+
+
+def test_what_reading_prompts_takes_is_weighed() -> None:
+    drafting = timed(0.001)
+    assert settle(drafting, 0.8) == MOST
+    for _ in range(300):
+        drafting.observe_drafting(MOST, 1, 0.2, is_decode_only=False)
+    assert settle(drafting, 0.8) == 0
+
+
 def test_it_drafts_on_while_nothing_is_known_of_steps() -> None:
     drafting = timed(0.001)
     for _ in range(50):

@@ -18,6 +18,7 @@ SOUND = {"method": "eagle3", "model": "m", "num_speculative_tokens": 3}
         SOUND | {"draft_sample_method": "greedy", "rejection_sample_method": "standard"},
         SOUND | {"num_speculative_tokens_per_batch_size": None},
         SOUND | {"num_speculative_tokens": 64},
+        {"method": "deepseek_mtp"},
     ],
 )
 def test_sound_ones_pass(config: Any) -> None:
@@ -30,8 +31,13 @@ def test_sound_ones_pass(config: Any) -> None:
         ("eagle3", "must be vLLM's mapping"),
         ([], "must be vLLM's mapping"),
         ({}, "must be vLLM's mapping"),
-        ({"method": "custom_class", "model": "my.Proposer"}, "method custom_class"),
-        ({"method": "extract_hidden_states"}, "method extract_hidden_states"),
+        ({"method": "custom_class", "model": "my.Proposer"}, "method must be one of eagle, "),
+        ({"method": "extract_hidden_states"}, "method must be one of"),
+        ({"method": "ngram_gpu"}, "method must be one of"),
+        ({"method": "egale3"}, "method must be one of"),
+        ({"method": ["eagle3"]}, "method must be one of"),
+        ({"method": 3}, "method must be one of"),
+        ({"method": "draft_model", "model": 3}, "model must be a folder"),
         (SOUND | {"draft_sample_method": "probabilistic"}, "draft_sample_method must be greedy"),
         (SOUND | {"rejection_sample_method": "synthetic"}, "rejection_sample_method must be"),
         (SOUND | {"synthetic_acceptance_rates": [0.5]}, "synthetic_acceptance_rates must be left"),
@@ -53,3 +59,4 @@ def test_others_are_refused_by_name(config: Any, message: str) -> None:
 def test_the_depth_is_ours_unless_it_is_given() -> None:
     assert drafting_config({"method": "ngram"}, 5)["num_speculative_tokens"] == 5
     assert drafting_config(SOUND, 5) == SOUND
+    assert drafting_config({"method": "mtp"}, 5) == {"method": "mtp"}  # which has its own

@@ -326,6 +326,15 @@ def test_a_drafters_model_that_is_not_there_is_named_with_its_field(args: dict[s
         parse(args)
 
 
+def test_a_drafter_is_refused_with_data_parallelism(args: dict[str, Any]) -> None:
+    args["target"]["engine_kwargs"] |= {
+        "speculative_config": {"method": "ngram"},
+        "data_parallel_size": 2,
+    }
+    with pytest.raises(InvalidConfigError, match=r"engine_kwargs\.data_parallel_size must be 1"):
+        parse(args)
+
+
 def test_a_faulty_drafter_is_named_with_its_target(args: dict[str, Any]) -> None:
     args["target"]["engine_kwargs"]["speculative_config"] = {"method": "custom_class"}
     with pytest.raises(

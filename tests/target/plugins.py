@@ -69,6 +69,7 @@ class StubbornScheduler(ObservedScheduler):
             planner=StubbornPlanner(),
             patience=StubbornPatience(),
             drafter=find_drafter(vllm_config.speculative_config),
+            max_depth=vllm_config.num_speculative_tokens,
         )
         _replace(self, "_speculation", speculation)
         self._streams.report_stats_of(speculation)

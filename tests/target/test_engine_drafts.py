@@ -42,6 +42,7 @@ class World:
         self.tokens: dict[int, list[int]] = {}
         self.sessions: dict[int, Session] = {}
         self.depths: list[int] = []  # drafted behind each step
+        self.behind: set[int] = set()
         self.sources: Counter[Source] = Counter()  # verified
         self.seconds = 0.0
         self.num_committed = 0
@@ -58,8 +59,15 @@ class World:
             is_shareable=is_shareable,
         )
         self.speculation.open(session)
-        self.depths.append(self.speculation.begin_step([*self.sessions]))
+        self._begin([*self.sessions])
         return session
+
+    def _begin(self, ids: list[int]) -> int:
+        depth = self.speculation.engine.begin_step(ids, self.behind.intersection(ids))
+        if depth == 0 and self.drafter.has_context:
+            self.behind.update(ids)
+        self.depths.append(depth)
+        return depth
 
     def close(self, session: Session) -> None:
         del self.sessions[session.session_id], self.tokens[session.session_id]
@@ -70,8 +78,7 @@ class World:
         ids = list(self.sessions)
         self.speculation.expect(Surroundings())
         chosen = self.speculation.propose(ids, num_others, may_wait=True)
-        depth = self.speculation.begin_step(ids)
-        self.depths.append(depth)
+        depth = self._begin(ids)
         self.speculation.learn()
         self.sources.update(proposal.source for proposal in chosen.values())
         before = {i: len(self.tokens[i]) for i in ids}
@@ -97,7 +104,7 @@ class World:
         self.speculation.commit(before, num_others)
         if depth > 0:
             tokens = [7, 8, 9, 10, 11, 12, 13, 14][:depth]
-            self.speculation.note_drafted(dict.fromkeys(ids, tokens))
+            self.speculation.note_drafted(dict.fromkeys(self.sessions, tokens))
         return chosen
 
     def run(self, num_steps: int) -> float:
@@ -238,6 +245,61 @@ def test_nothing_is_verified_beyond_the_end_of_an_answer(world: World) -> None:
         assert len(world.tokens[session.session_id]) <= session.max_length
         assert len(drafted) <= MAX_DEPTH
     assert not world.step()
+
+
+def test_those_that_it_can_not_draft_for_do_not_count_in_its_favour() -> None:
+    """It takes its time for all of a batch."""
+    world = World(Drafter(MAX_DEPTH))
+    olds = [world.open() for _ in range(31)]
+    world.behind.update(old.session_id for old in olds)
+    world.draft_token_s = 0.005
+    world.open()
+    world.run(500)
+    assert world.run(1000) > 0.98 / (STEP_S + 32 * TOKEN_S)
+
+
+def test_nothing_is_verified_beyond_the_engines_room() -> None:
+    """More than vLLM's `num_speculative_tokens` ends the engine."""
+    world = World(Drafter(2), has_drafts=True)
+    world.speculation = Speculation(
+        world.buffer, world.streams, world.clock, drafter=Drafter(2), max_depth=2
+    )
+    session = world.open()
+    other = Other(world, session)
+    world.num_right = 1
+    for _ in range(50):
+        other.offer(MAX_DEPTH, 0.98)
+        chosen = world.step()
+        assert all(len(proposal.token_ids) <= 2 for proposal in chosen.values())
+
+
+def test_what_seems_worse_is_tried_now_and_then() -> None:
+    """Else a draft that is better than the engine's own would never be found out."""
+    world = World(Drafter(2), has_drafts=True)
+    session = world.open()
+    other = Other(world, session)
+    world.run(50)
+    for _ in range(200):
+        other.offer(1, 0.98)
+        world.step()
+    assert 4 <= world.sources["prompt_lookup"] <= 12
+    for _ in range(200):
+        other.offer(MAX_DEPTH, 0.02)  # it says so, but is right
+        world.step()
+    assert world.sources["prompt_lookup"] > 100
+
+
+def test_it_rests_beside_a_request_that_forbids_drafts(world: World) -> None:
+    session = world.open()
+    world.run(20)
+    for _ in range(400):
+        world.depths.append(world.speculation.engine.begin_step([session.session_id], ()))
+        before = {session.session_id: len(world.tokens[session.session_id])}
+        world.tokens[session.session_id].append(1)
+        load = StepLoad(2, 2, 0)
+        world.speculation.observe_step(load, 2, 2, STEP_S, is_decode_only=True, drafting_s=0.005)
+        world.speculation.commit(before, 1, may_draft=False)
+    assert sum(depth > 0 for depth in world.depths[-100:]) < 40
 
 
 class Other:
