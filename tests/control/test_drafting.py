@@ -142,6 +142,27 @@ def test_it_is_not_worth_its_time_where_something_better_is_mostly_there() -> No
     assert settle(drafting, 0.6) == 0
 
 
+def test_a_trial_judges_by_what_is_there_now() -> None:
+    drafting = timed(0.01)
+    for _ in range(500):
+        drafting.observe_choice(is_beaten=True)
+    assert settle(drafting, 0.5) == 0
+    while not drafting.is_trying:
+        drafting.choose(MOST, 1, plans(0.5))
+    for _ in range(16):
+        drafting.observe_choice(is_beaten=False)
+        drafting.observe_verification()
+    assert settle(drafting, 0.5, num_steps=1) > 0
+
+
+def test_a_trial_of_what_drafts_a_fixed_number_is_of_that() -> None:
+    drafting = timed(0.035, is_fixed=True)
+    settle(drafting, 0.1)
+    while not drafting.is_trying:
+        drafting.choose(MOST, 1, plans(0.1))
+    assert drafting.depth == MOST
+
+
 def test_a_rule_that_weighs_no_costs_is_followed() -> None:
     drafting = timed(1.0)
     drafting.follow(MOST, (2, 3))

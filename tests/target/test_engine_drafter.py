@@ -86,6 +86,30 @@ def test_clock_tells_each_time_once() -> None:
     assert clock.take() is None
 
 
+def test_clock_of_a_gpu_waits_for_what_was_handed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, waited = iter([5.0, 7.5]), []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.ms = next(times)
+
+        def synchronize(self) -> None:
+            waited.append(self.ms)
+
+        def elapsed_time(self, other: "Event") -> float:
+            assert waited == [other.ms]
+            return other.ms - self.ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = DraftingClock(torch.device("cuda"))
+    clock.start()
+    clock.stop()
+    assert clock.take() == pytest.approx(0.0025)
+
+
 class Drafting(Engine):
     """An engine, and by which method it drafts."""
 

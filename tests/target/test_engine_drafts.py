@@ -3,9 +3,10 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from specray.control.planner import Surroundings
+from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import StepLoad
 from specray.target.engine_drafts import Drafter
 from specray.target.session import Session
@@ -17,6 +18,7 @@ from specray.types import (
     SamplingSettings,
     Source,
     SpeculationPolicy,
+    TruncatedDistributions,
 )
 from tests.target.test_speculation import MAX_DEPTH, Buffer, Clock, Streams
 
@@ -32,8 +34,11 @@ class World:
         self.clock = Clock()
         self.streams = Streams()
         self.buffer = Buffer(self.clock)
+        self.planner = Planner()
         self.speculation = Speculation(
-            self.buffer, self.streams, self.clock, drafter=drafter, has_drafts=has_drafts
+            *(self.buffer, self.streams, self.clock, self.planner),
+            drafter=drafter,
+            has_drafts=has_drafts,
         )
         self.drafter = drafter
         self.draft_token_s = 0.001
@@ -48,13 +53,15 @@ class World:
         self.num_committed = 0
         self._names = itertools.count(1)
 
-    def open(self, *, max_tokens: int = 100_000, is_shareable: bool = True) -> Session:
+    def open(
+        self, *, max_tokens: int = 100_000, is_shareable: bool = True, temperature: float = 0.0
+    ) -> Session:
         """A request whose prompt is read in a step of its own."""
         session_id = next(self._names)
         tokens = self.tokens[session_id] = list(PROMPT)
         session = self.sessions[session_id] = Session(
             *(session_id, "r", tokens, len(tokens), len(tokens) + max_tokens, 64),
-            SamplingSettings(0.0),
+            SamplingSettings(temperature),
             uses_distributions=True,
             is_shareable=is_shareable,
         )
@@ -287,6 +294,75 @@ def test_what_seems_worse_is_tried_now_and_then() -> None:
         other.offer(MAX_DEPTH, 0.02)  # it says so, but is right
         world.step()
     assert world.sources["prompt_lookup"] > 100
+
+
+def test_a_step_is_as_long_as_it_is_without_drafting(world: World) -> None:
+    world.open()
+    world.draft_token_s = 0.004
+    world.run(200)
+    assert world.depths[-1] == MAX_DEPTH
+    step_s = world.planner.step_time.step_s(StepLoad(1, 1 + MAX_DEPTH, 0))
+    assert step_s == pytest.approx(STEP_S + (1 + MAX_DEPTH) * TOKEN_S, rel=0.03)
+
+
+def test_a_trial_verifies_what_is_not_believed(world: World) -> None:
+    def serve(num_requests: int) -> None:
+        for _ in range(num_requests):
+            session = world.open()
+            world.run(100)
+            world.close(session)
+
+    world.num_right, world.token_s = 0, 0.015
+    world.streams.policy = SpeculationPolicy(max_depth=1, depth_rule=FixedRule(depth=1))
+    serve(3)
+    world.streams.policy = SpeculationPolicy(max_depth=MAX_DEPTH)
+    serve(1)
+    assert world.depths[-1] == 0
+    world.num_right = MAX_DEPTH
+    serve(60)
+    assert world.depths[-1] > 0
+
+
+def test_no_step_waits_for_what_the_engine_drafts_as_well() -> None:
+    world = World(Drafter(MAX_DEPTH), has_drafts=True)
+    session = world.open()
+    for _ in range(300):
+        num_sent = len(world.streams.sent)
+        world.step()
+        tokens = world.tokens[session.session_id]
+        for commit in (c for _, frame in world.streams.sent[num_sent:] for c in frame.commits):
+            if commit.depth > 0:
+                drafted = (20,) * commit.depth
+                proposal = Proposal(session.session_id, len(tokens), tokens[-1], drafted, "model")
+                world.buffer.arrive(world.clock.now + 0.01, proposal)
+    assert len(world.buffer.waits) < 60
+
+
+@pytest.mark.parametrize("first", [0.5, 0.98])
+def test_which_is_verified_does_not_depend_on_what_was_drawn(first: float) -> None:
+    """Its later distributions follow from its first token, on which the choice decides."""
+    sources = set()
+    for later in (0.1, 0.98):
+        world = World(Drafter(2), has_drafts=True)
+        session = world.open(temperature=1.0)
+        world.num_right = 1
+        world.run(100)
+        session.wanted_depth = MAX_DEPTH
+        tokens = world.tokens[session.session_id]
+        largest = np.array([first, *[later] * (MAX_DEPTH - 1)], np.float32)
+        others = np.repeat((1 - largest[:, None]) / 9, 9, axis=1)
+        q = TruncatedDistributions(
+            np.tile(np.arange(20, 30, dtype=np.int32), (MAX_DEPTH, 1)),
+            np.concatenate([largest[:, None], others], axis=1),
+        )
+        proposal = Proposal(
+            *(session.session_id, len(tokens), tokens[-1], (20,) * MAX_DEPTH, "model"),
+            distributions=q,
+        )
+        world.buffer.offer(proposal, "r")
+        (chosen,) = world.step().values()
+        sources.add(chosen.source)
+    assert len(sources) == 1
 
 
 def test_it_rests_beside_a_request_that_forbids_drafts(world: World) -> None:

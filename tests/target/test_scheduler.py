@@ -68,7 +68,8 @@ def test_commits_ask_for_what_the_step_that_comes_has_room_for(
     scheduler.kv_cache_manager = Mock()
     scheduler.kv_cache_manager.block_pool.get_num_free_blocks.return_value = 1000
     scheduler.update_from_output(
-        SimpleNamespace(num_scheduled_tokens={"a": 1}), ModelRunnerOutput(["a"], {"a": 0})
+        SimpleNamespace(num_scheduled_tokens={"a": 1}, num_spec_tokens_to_schedule=0),
+        ModelRunnerOutput(["a"], {"a": 0}),
     )
 
     names = [call[0] for call in scheduler._speculation.method_calls]
@@ -84,6 +85,7 @@ def test_a_request_says_at_its_end_what_became_of_its_proposals(
     scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
     scheduler._draftless, scheduler._session_ids = set(), {"a": 1}
     scheduler._load_meter, scheduler._speculation = Mock(), Mock()
+    scheduler._drafter_context = Mock()
     scheduler._speculation.close.return_value = SimpleNamespace(
         num_hits=5, num_late=2, num_absent=1
     )
@@ -99,6 +101,10 @@ def test_a_request_says_at_its_end_what_became_of_its_proposals(
     first, second = (record.getMessage() for record in caplog.records)
     assert "hits=5 late=2 misses=1 output_tokens=9" in first
     assert "hits" not in second
+    assert [call.args for call in scheduler._drafter_context.forget.call_args_list] == [
+        ("a",),
+        ("b",),
+    ]
 
 
 def test_what_the_worker_measured_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
