@@ -14,8 +14,9 @@ _BEATEN_GAIN = 0.02  # of each proposal, in how often something better is there;
 _PROMPTS_GAIN = 0.01  # of each step, in what reading prompts takes
 _TRIAL_STEPS = 32  # with drafting, at most
 _TRIAL_VERIFICATIONS = 16  # that are enough to judge by
+_SETTLING_STEPS = 256  # after it is taken up, until those requests have mostly gone that it missed
 _BUDGET = 0.005  # of the time: what trials may cost, by the pauses between them
-_PAUSES = 64, 8192  # steps without it before a trial, at least and at most
+_PAUSES = 64, 32768  # steps without it before a trial, at least and at most
 
 
 class DraftingTime:
@@ -64,11 +65,17 @@ class DraftingDepth:
         self._num_steps = _PERIOD - _FIRST_PERIOD  # since then
         self._num_rested = 0  # steps since the latest that it drafted behind
         self._num_drafted = self._num_verified = 0  # steps with drafting, and proposals, in a trial
-        self._trial_s = 0.0  # that it has drafted in it
+        self._num_on = _SETTLING_STEPS  # steps since it was taken up
+        self._trial_s = 0.0  # that it has drafted in a trial, and while it settled
         self._pause = _PAUSES[0]
         self._beaten = 0.0  # share of its proposals in whose place something better was there
         self._num_choices = 0  # that this was learnt from
         self._prompts_s = 0.0  # that it takes to read them, of each step
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether many requests may be there that it can't draft for, but will have gone soon."""
+        return self.is_trying or self._num_on < _SETTLING_STEPS
 
     def observe_choice(self, *, is_beaten: bool) -> None:
         """Whether something else was verified for a request that it had drafted for."""
@@ -85,8 +92,12 @@ class DraftingDepth:
     ) -> None:
         """It has drafted behind a step, whose prompts it reads too if there are any."""
         self._num_drafted += 1
-        self._trial_s += seconds
+        self._num_on += 1
         self._num_rested = 0
+        if self.is_settling:
+            self._trial_s += seconds
+        if not seconds > 0:
+            return  # it could not
         prompts_s = 0.0 if is_decode_only else seconds
         self._prompts_s += _PROMPTS_GAIN * (prompts_s - self._prompts_s)
         if is_decode_only:
@@ -144,13 +155,18 @@ class DraftingDepth:
         plain_s = plan(choices[0], 0.0).plain_s
         if not plain_s > 0:
             return  # nothing is known of steps yet
-        least_gain = _LEAST_GAIN if self.depth == 0 or self.is_trying else 1.0
-        trial_s = self._trial_s if self.is_trying else 0.0
-        self._load, self._num_steps, self.is_trying = num_decoding, 0, False
+        was_off = self.depth == 0 or self.is_trying
         gains = {depth: self._gain(depth, num_decoding, plan) for depth in choices}
         best = max(gains, key=lambda depth: gains[depth])
-        self.depth = best if gains[best] > least_gain else 0
-        trial_s = max(trial_s, _TRIAL_STEPS * self.time.expected_s(choices[0], num_decoding))
+        is_on = gains[best] > (_LEAST_GAIN if was_off else 1.0)
+        is_young = self.is_trying or self._num_on <= _SETTLING_STEPS + _PERIOD
+        spent_s = self._trial_s if is_young else 0.0
+        if is_on and was_off:
+            self._num_on = 0
+            self._trial_s = spent_s if self.is_trying else 0.0
+        self._load, self._num_steps, self.is_trying = num_decoding, 0, False
+        self.depth = best if is_on else 0
+        trial_s = max(spent_s, _TRIAL_STEPS * self.time.expected_s(choices[0], num_decoding))
         shortest, longest = _PAUSES
         self._pause = min(max(shortest, round(trial_s / (_BUDGET * plain_s))), longest)
 

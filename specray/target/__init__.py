@@ -2,6 +2,8 @@
 
 `scheduler` puts proposals into vLLM's steps and emits commits, `speculation` chooses them and
 learns, `worker` hands their distributions to vLLM's rejection sampler, `buffer` keeps what has
-arrived, `service` is the stream to the routers and `direct` those to drafts. Everything here runs
+arrived, `service` is the stream to the routers and `direct` those to drafts. What drafts inside the
+target is `stop_gap`, and vLLM's own drafter: `engine_drafter` runs it in the worker,
+`engine_drafts` decides how deep, `drafter_context` knows what it has missed. Everything here runs
 in vLLM's own processes and threads.
 """

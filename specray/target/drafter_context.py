@@ -12,6 +12,7 @@ from typing import NamedTuple
 from vllm.v1.core.sched.output import SchedulerOutput
 
 _LONGEST_HEALED = 2048  # tokens of a prefix that are worth computing anew
+_NULL_BLOCK = 0  # in vLLM, what stands in for blocks that a group of the cache does not keep
 
 BlockIds = Sequence[Sequence[int]]  # of a request, in each group of the KV cache
 
@@ -34,6 +35,7 @@ class DrafterContext:
         self._is_kept = is_kept
         self._behind: set[str] = set()  # requests
         self._blank: set[int] = set()  # blocks
+        self._is_able = True  # whether it could run when it was last to: else nothing is healed
 
     def is_behind(self, request_id: str) -> bool:
         """Whether the drafter has missed some of the request's tokens."""
@@ -53,12 +55,15 @@ class DrafterContext:
                 continue
             self._behind.discard(part.request_id)  # it may have been driven out, and come back
             num_cached = part.num_before // self._block_size
-            cached = chain.from_iterable(ids[:num_cached] for ids in part.new_block_ids)
-            blank = self._blank.intersection(cached)
-            if blank:
-                self._behind.add(part.request_id)
-                found |= blank if part.num_before <= _LONGEST_HEALED else set()
-        return found
+            cached = [ids[:num_cached] for ids in part.new_block_ids]
+            blank = self._blank.intersection(chain.from_iterable(cached))
+            if not blank:
+                continue
+            self._behind.add(part.request_id)
+            num_sound = min(_num_before(ids, blank) for ids in cached)
+            if part.num_before - num_sound * self._block_size <= _LONGEST_HEALED:
+                found |= blank
+        return found if self._is_able else set()
 
     def note(
         self,
@@ -87,6 +92,17 @@ class DrafterContext:
             first = part.num_before // self._block_size
             self._mark(part.request_id, chain.from_iterable(ids[first:] for ids in blocks))
 
+    def note_success(self) -> None:
+        """The drafter has run."""
+        self._is_able = True
+
+    def note_failure(
+        self, output: SchedulerOutput, block_ids_of: Callable[[str], BlockIds]
+    ) -> None:
+        """The drafter was to run behind a step and could not, as a request is too long for it."""
+        self.note(output, block_ids_of, is_drafting=False)
+        self._is_able = False
+
     def forget(self, request_id: str) -> None:
         """The request is over; its blocks may stay in the cache."""
         self._behind.discard(request_id)
@@ -94,8 +110,14 @@ class DrafterContext:
     def _mark(self, request_id: str, block_ids: Iterator[int]) -> None:
         if request_id in self._behind:
             self._blank.update(block_ids)
+            self._blank.discard(_NULL_BLOCK)
         elif self._blank:
             self._blank.difference_update(block_ids)
+
+
+def _num_before(block_ids: Sequence[int], blank: set[int]) -> int:
+    """Blocks in front of the first blank one."""
+    return next((i for i, block_id in enumerate(block_ids) if block_id in blank), len(block_ids))
 
 
 def _parts(output: SchedulerOutput) -> Iterator[_Part]:

@@ -1,5 +1,6 @@
 """vLLM's own drafter, as the worker runs it: timed, and left out where nothing is to be drafted."""
 
+import logging
 import time
 from typing import Any
 
@@ -9,14 +10,16 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 from specray.target.engine_drafts import NO_DRAFTER, Drafter
 
+logger = logging.getLogger(__name__)
+
 DRAFTING_S = "specray_drafting_s"
 """Attribute of a worker's `ModelRunnerOutput`: how long its drafter took behind the step."""
 
 _OF_ANY_DEPTH = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
-_WITHOUT_CONTEXT = ("ngram", "medusa")
+_WITHOUT_CONTEXT = ("ngram", "suffix", "medusa")
 
 
-def find_drafter(config: SpeculativeConfig) -> Drafter:
+def find_drafter(config: SpeculativeConfig, max_model_len: int) -> Drafter:
     """What vLLM drafts by in this engine.
 
     Methods that are not known to draft fewer tokens than configured draft as many or none.
@@ -25,6 +28,13 @@ def find_drafter(config: SpeculativeConfig) -> Drafter:
     if method == "custom_class":
         return NO_DRAFTER
     has_own_loop = config.use_gemma4_mtp() or config.use_step3p5_mtp() or config.parallel_drafting
+    model = config.draft_model_config
+    if model is not None and model.max_model_len < max_model_len:
+        logger.warning(
+            "the %s drafter reads %d tokens at most, of requests of up to %d: beside a longer one "
+            "vLLM drafts for none; speculative_config.max_model_len may allow more",
+            *(method, model.max_model_len, max_model_len),
+        )
     is_fixed = method not in _OF_ANY_DEPTH or bool(has_own_loop)
     return Drafter(
         max_depth=config.num_speculative_tokens,
@@ -53,7 +63,8 @@ class DraftingClock:
     def take(self) -> float | None:
         """Seconds between the two, once; None if nothing was drafted.
 
-        Waits for a GPU, as the engine is about to do for the tokens.
+        Waits for a GPU that is not done; mostly it is, as vLLM takes the step's tokens from the
+        same stream.
         """
         started, ended = self._started, self._ended
         self._started = self._ended = None

@@ -60,11 +60,11 @@ class EngineDrafts:
         """Forget a session."""
         self._drafted.pop(session_id, None)
 
-    def begin_step(self, session_ids: Collection[int], behind: Collection[int]) -> int:
+    def begin_step(self, sessions: Sequence[Session], behind: Collection[int]) -> int:
         """A step begins.
 
         Args:
-            session_ids: Of which it computes tokens, of prompts too.
+            sessions: Of which it computes tokens, of prompts too.
             behind: Those of them of which the drafter has missed some.
 
         Returns:
@@ -72,7 +72,9 @@ class EngineDrafts:
         """
         self._drafted.clear()
         self._behind = behind
-        self._num_due = self._depth.depth if len(behind) < len(session_ids) else 0
+        # With its next token a session must still have room for one that was drafted.
+        is_of_use = any(s.room() > 1 and s.session_id not in behind for s in sessions)
+        self._num_due = self._depth.depth if is_of_use else 0
         return self._num_due
 
     def note(self, session: Session, token_ids: Sequence[int]) -> None:
@@ -100,6 +102,12 @@ class EngineDrafts:
             return None
         return self._offers.of_tokens(session, self._num_due, "engine")
 
+    def offer_of(self, session: Session, proposal: Proposal) -> Offer:
+        """What a proposal of its is judged by: in a trial, as if it had drafted all that it may."""
+        if self.is_trying:
+            return self._offers.of_tokens(session, self._drafter.max_depth, "engine")
+        return self._offers.of_proposal(session, proposal)
+
     def observe_choice(self, *, is_beaten: bool) -> None:
         """Whether something else is verified for a session that it has drafted for."""
         self._depth.observe_choice(is_beaten=is_beaten)
@@ -110,7 +118,7 @@ class EngineDrafts:
 
     def observe_step(self, num_requests: int, seconds: float, *, is_decode_only: bool) -> None:
         """A step of so many requests is over, behind which it has drafted for so long."""
-        if self._num_due > 0 and seconds > 0:
+        if self._num_due > 0:
             self._depth.observe_drafting(
                 self._num_due, num_requests, seconds, is_decode_only=is_decode_only
             )
@@ -125,8 +133,9 @@ class EngineDrafts:
     ) -> None:
         """Decide how deep it drafts behind the coming step.
 
-        By what it brings to those that it can draft for; where it has missed tokens of all, by what
-        it would bring if it had not, as it will not have of requests to come.
+        By what it brings to those that it can draft for; where it has missed tokens of all, or has
+        been taken up just now, by what it would bring if it had missed none, as it will not have of
+        requests to come.
 
         Args:
             sessions: That decode, and may speculate.
@@ -140,7 +149,9 @@ class EngineDrafts:
             return
         if not may_draft and self._num_due > 0:
             self._depth.observe_choice(is_beaten=True)  # whatever it drafts is in vain
-        able = [s for s in sessions if s.session_id not in self._behind] or sessions
+        able = sessions
+        if not self._depth.is_settling:
+            able = [s for s in sessions if s.session_id not in self._behind] or sessions
         num_others += len(sessions) - len(able)
         offers = [self._offers.of_tokens(s, most, "engine") for s in able]
         if not any(offer.max_depth for offer in offers):

@@ -88,7 +88,7 @@ class SpeculativeScheduler(Scheduler):
         )
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
         self._step_times.load(self._planner.step_time)
-        drafter = find_drafter(vllm_config.speculative_config)
+        drafter = find_drafter(vllm_config.speculative_config, self.max_model_len)
         self._speculation = Speculation(
             buffer,
             self._streams,
@@ -186,8 +186,11 @@ class SpeculativeScheduler(Scheduler):
         self._verified_at = time.monotonic()
         self._learn_hardware(model_runner_output)
         drafting_s = getattr(model_runner_output, DRAFTING_S, 0.0)
-        if not drafting_s and scheduler_output.num_spec_tokens_to_schedule:
-            self._note_drafting(scheduler_output, is_drafting=False)  # it could not
+        if drafting_s:
+            self._drafter_context.note_success()
+        elif scheduler_output.num_spec_tokens_to_schedule:
+            block_ids_of = self.kv_cache_manager.get_block_ids
+            self._drafter_context.note_failure(scheduler_output, block_ids_of)
             for request_id in scheduler_output.num_scheduled_tokens.keys() - self.requests.keys():
                 self._drafter_context.forget(request_id)  # aborted meanwhile
         step_s = self._verified_at - self._step.started
@@ -290,16 +293,13 @@ class SpeculativeScheduler(Scheduler):
         blank = self._drafter_context.admit(output)
         sessions = self._sessions_in(output.num_scheduled_tokens)
         behind = {i for i, r in sessions.items() if self._drafter_context.is_behind(r)}
-        depth = self._speculation.engine.begin_step(sessions, behind)
+        depth = self._speculation.begin_step(sessions, behind)
         if blank and self._speculation.engine.is_on:
             # The next request computes them anew, so that the drafter reads them.
             self.kv_cache_manager.evict_blocks(blank)
-        self._note_drafting(output, is_drafting=depth > 0)
-        return depth
-
-    def _note_drafting(self, output: SchedulerOutput, *, is_drafting: bool) -> None:
         block_ids_of = self.kv_cache_manager.get_block_ids
-        self._drafter_context.note(output, block_ids_of, is_drafting=is_drafting)
+        self._drafter_context.note(output, block_ids_of, is_drafting=depth > 0)
+        return depth
 
     def _sessions_in(self, request_ids: Iterable[str]) -> dict[int, str]:
         """Session -> request, for those of these requests that may speculate."""

@@ -217,6 +217,11 @@ class Speculation:
             depths = self._planner.with_probes(offers, depths)
         return depths
 
+    def begin_step(self, session_ids: Collection[int], behind: Collection[int] = ()) -> int:
+        """See `EngineDrafts.begin_step`."""
+        sessions = [self._sessions[i] for i in session_ids if i in self._sessions]
+        return self.engine.begin_step(sessions, behind)
+
     def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
         """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
         for session_id, token_ids in drafted.items():
@@ -284,8 +289,7 @@ class Speculation:
         stats.num_committed += num_committed
         if is_decode_only:
             stats.step_time.observe(step_s)
-        if drafting_s > 0:
-            self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
+        self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
         self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
 
     def commit(

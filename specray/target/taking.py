@@ -62,7 +62,7 @@ class Taking:
                 continue
             drafted[session.session_id] = own
             if other is not None and other.token_ids:
-                offer = self._offers.of_proposal(session, own)
+                offer = self._engine.offer_of(session, own)
                 rivals.append((session.session_id, offer, self._known_before(session, other)))
         beaten = self._beaten(rivals)
         for session_id in drafted:

@@ -202,6 +202,42 @@ def test_what_reading_prompts_takes_is_weighed() -> None:
     assert settle(drafting, 0.8) == 0
 
 
+def test_a_trial_in_which_it_can_not_draft_ends() -> None:
+    drafting = timed(0.045)
+    settle(drafting, 0.5)
+    while not drafting.is_trying:
+        drafting.choose(MOST, 1, plans(0.5))
+    for _ in range(32):
+        drafting.observe_drafting(1, 1, 0.0, is_decode_only=True)
+    drafting.choose(MOST, 1, plans(0.5))
+    assert not drafting.is_trying
+    assert drafting.time.expected_s(1, 1) == pytest.approx(0.045)
+
+
+def test_it_settles_after_it_is_taken_up_and_pays_for_that_if_it_was_in_vain() -> None:
+    drafting = timed(0.01)
+    assert not drafting.is_settling
+    settle(drafting, 0.001)
+    while not drafting.is_trying:
+        drafting.choose(MOST, 1, plans(0.001))
+    assert drafting.is_settling
+    for _ in range(16):
+        drafting.observe_verification()
+    drafting.choose(MOST, 1, plans(0.9))
+    num_settling = 0
+    while drafting.is_settling:
+        drafting.choose(MOST, 1, plans(0.9))
+        drafting.observe_drafting(MOST, 1, 0.02, is_decode_only=True)
+        num_settling += 1
+    assert 100 < num_settling < 1000
+    assert settle(drafting, 0.001) == 0
+    pause = 0
+    while not drafting.is_trying:
+        drafting.choose(MOST, 1, plans(0.001))
+        pause += 1
+    assert 0.02 * num_settling < 0.006 * pause * STEP_S
+
+
 def test_it_drafts_on_while_nothing_is_known_of_steps() -> None:
     drafting = timed(0.001)
     for _ in range(50):

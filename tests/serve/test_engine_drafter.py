@@ -18,7 +18,7 @@ SOUND = {"method": "eagle3", "model": "m", "num_speculative_tokens": 3}
         SOUND | {"draft_sample_method": "greedy", "rejection_sample_method": "standard"},
         SOUND | {"num_speculative_tokens_per_batch_size": None},
         SOUND | {"num_speculative_tokens": 64},
-        {"method": "deepseek_mtp"},
+        {"method": "deepseek_mtp", "num_speculative_tokens": 2},
     ],
 )
 def test_sound_ones_pass(config: Any) -> None:
@@ -38,6 +38,8 @@ def test_sound_ones_pass(config: Any) -> None:
         ({"method": ["eagle3"]}, "method must be one of"),
         ({"method": 3}, "method must be one of"),
         ({"method": "draft_model", "model": 3}, "model must be a folder"),
+        ({"method": "mtp"}, "num_speculative_tokens is missing"),
+        (SOUND | {"rejection-sample-method": "synthetic"}, "write rejection-sample-method with"),
         (SOUND | {"draft_sample_method": "probabilistic"}, "draft_sample_method must be greedy"),
         (SOUND | {"rejection_sample_method": "synthetic"}, "rejection_sample_method must be"),
         (SOUND | {"synthetic_acceptance_rates": [0.5]}, "synthetic_acceptance_rates must be left"),
@@ -59,4 +61,3 @@ def test_others_are_refused_by_name(config: Any, message: str) -> None:
 def test_the_depth_is_ours_unless_it_is_given() -> None:
     assert drafting_config({"method": "ngram"}, 5)["num_speculative_tokens"] == 5
     assert drafting_config(SOUND, 5) == SOUND
-    assert drafting_config({"method": "mtp"}, 5) == {"method": "mtp"}  # which has its own

@@ -68,7 +68,7 @@ class StubbornScheduler(ObservedScheduler):
             self._streams,
             planner=StubbornPlanner(),
             patience=StubbornPatience(),
-            drafter=find_drafter(vllm_config.speculative_config),
+            drafter=find_drafter(vllm_config.speculative_config, self.max_model_len),
             max_depth=vllm_config.num_speculative_tokens,
         )
         _replace(self, "_speculation", speculation)

@@ -113,6 +113,36 @@ def test_long_prefixes_are_not_computed_anew() -> None:
     assert engine.context.is_behind("b")
 
 
+def test_a_long_prefix_whose_end_alone_is_missed_is_computed_anew() -> None:
+    engine = Engine()
+    blocks = list(range(1, 700))
+    engine.run(step(new={"a": (blocks, 0)}), is_drafting=True)
+    engine.run(step(old={"a": ([700], 2796)}), is_drafting=False)
+    found = engine.run(step(new={"b": ([*blocks, 700, 701], 2800)}), is_drafting=True)
+    assert found == {700}
+
+
+def test_nothing_is_computed_anew_while_the_drafter_can_not_run() -> None:
+    """It would be missed again, and taken out again."""
+    engine = Engine()
+    engine.run(step(new={"a": ([1, 2], 0)}), is_drafting=False)
+    failed = step(new={"long": ([5, 6], 0)})
+    engine.run(failed, is_drafting=True)
+    engine.context.note_failure(failed, lambda r: (engine.blocks[r],))
+    assert engine.context.is_behind("long")
+    assert engine.run(step(new={"b": ([1, 2, 7], 8)}), is_drafting=True) == set()
+    engine.context.note_success()
+    assert engine.run(step(new={"c": ([1, 2, 8], 8)}), is_drafting=True) == {1, 2}
+    assert engine.run(step(new={"d": ([5, 6, 9], 8)}), is_drafting=True) == {5, 6}
+
+
+def test_vllms_null_block_tells_nothing() -> None:
+    engine = Engine()
+    engine.run(step(new={"a": ([0, 0, 3], 0)}), is_drafting=False)
+    assert engine.run(step(new={"b": ([0, 0, 4], 8)}), is_drafting=True) == set()
+    assert not engine.context.is_behind("b")
+
+
 def test_what_keeps_no_context_is_never_behind() -> None:
     engine = Engine(is_kept=False)
     engine.run(step(new={"a": ([1], 0)}), is_drafting=False)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,24 @@ def config_of(**options: Any) -> SpeculativeConfig:
         ({"method": "draft_model"}, Drafter(4)),
         ({"method": "mtp"}, Drafter(4)),
         ({"method": "ngram"}, Drafter(4, has_context=False)),
-        ({"method": "suffix"}, Drafter(4, is_fixed=True, is_shared=True)),
+        ({"method": "suffix"}, Drafter(4, is_fixed=True, has_context=False, is_shared=True)),
         ({"method": "medusa"}, Drafter(4, is_fixed=True, has_context=False)),
         ({"method": "eagle3", "parallel_drafting": True}, Drafter(4, is_fixed=True)),
         ({"method": "custom_class"}, NO_DRAFTER),
     ],
 )
 def test_methods(options: dict[str, Any], drafter: Drafter) -> None:
-    assert find_drafter(config_of(**options)) == drafter
+    assert find_drafter(config_of(**options), 1024) == drafter
+
+
+@pytest.mark.parametrize(("drafters", "is_warned"), [(512, True), (1024, False)])
+def test_a_drafter_that_reads_less_than_the_target_is_told_of(
+    caplog: pytest.LogCaptureFixture, drafters: int, is_warned: bool
+) -> None:
+    """Such as heads that were trained on 2,048 tokens."""
+    model = SimpleNamespace(max_model_len=drafters)
+    find_drafter(config_of(method="draft_model", draft_model_config=model), 1024)
+    assert ("the draft_model drafter reads 512 tokens at most" in caplog.text) is is_warned
 
 
 def test_clock_tells_each_time_once() -> None:

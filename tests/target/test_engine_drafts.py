@@ -70,7 +70,7 @@ class World:
         return session
 
     def _begin(self, ids: list[int]) -> int:
-        depth = self.speculation.engine.begin_step(ids, self.behind.intersection(ids))
+        depth = self.speculation.begin_step(ids, self.behind.intersection(ids))
         if depth == 0 and self.drafter.has_context:
             self.behind.update(ids)
         self.depths.append(depth)
@@ -170,6 +170,56 @@ def test_a_request_whose_tokens_it_has_missed_gets_nothing(world: World) -> None
     world.close(new)
     world.step()
     assert world.depths[-1] == 0  # nobody is left who could use it
+
+
+def test_it_comes_back_although_most_requests_began_without_it(world: World) -> None:
+    """Each request lives for some steps; those that it has missed go in time."""
+    world.draft_token_s, world.token_s = 0.004, 0.0001
+    sessions = [world.open() for _ in range(8)]
+    world.streams.policy = SpeculationPolicy(is_enabled=False, max_depth=MAX_DEPTH)
+    world.run(50)
+    world.streams.policy = SpeculationPolicy(max_depth=MAX_DEPTH)
+    for step in range(4000):
+        if step % 20 == 0:
+            world.close(sessions.pop(0))
+            sessions.append(world.open())
+        world.step()
+    world.sources.clear()
+    for step in range(400):
+        if step % 20 == 0:
+            world.close(sessions.pop(0))
+            sessions.append(world.open())
+        world.step()
+    assert world.sources["engine"] > 0.9 * 400 * 8
+
+
+def test_it_does_not_read_prompts_of_which_nothing_could_be_verified(world: World) -> None:
+    for max_tokens in (1, 2):
+        world.close(world.open(max_tokens=max_tokens))
+        assert world.depths[-1] == 0
+    world.open(max_tokens=3)
+    assert world.depths[-1] == MAX_DEPTH
+
+
+def test_a_trial_is_not_judged_by_the_one_token_that_it_drafts() -> None:
+    """A copy of many gets further than that, and yet not as far as it would."""
+    world = World(Drafter(MAX_DEPTH), has_drafts=True)
+    world.draft_token_s = 0.004
+    session = world.open()
+    other = Other(world, session)
+    world.run(200)
+    world.streams.policy = SpeculationPolicy(is_enabled=False, max_depth=MAX_DEPTH)
+    world.run(10)
+    world.streams.policy = SpeculationPolicy(max_depth=MAX_DEPTH)
+    world.close(session)
+    for _ in range(100):
+        session = world.open()
+        other = Other(world, session)
+        for _ in range(50):
+            other.offer(2, 0.9)
+            world.step()
+        world.close(session)
+    assert world.depths[-1] == MAX_DEPTH
 
 
 def test_what_keeps_no_context_can_take_up_any_request() -> None:
@@ -369,7 +419,7 @@ def test_it_rests_beside_a_request_that_forbids_drafts(world: World) -> None:
     session = world.open()
     world.run(20)
     for _ in range(400):
-        world.depths.append(world.speculation.engine.begin_step([session.session_id], ()))
+        world.depths.append(world.speculation.begin_step([session.session_id], ()))
         before = {session.session_id: len(world.tokens[session.session_id])}
         world.tokens[session.session_id].append(1)
         load = StepLoad(2, 2, 0)

@@ -244,6 +244,7 @@ const TITLES = {
   stop_gap: "copied by the target itself",
   stop_gap_shared: "copied by the target from earlier answers",
   stop_gap_ngram: "guessed by the target's own n-grams",
+  engine: "guessed by vLLM's drafter inside the target",
 };
 
 function accept(state, { position, num_tokens, source }) {
