@@ -9,6 +9,7 @@ from vllm.config import SpeculativeConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from specray.target.engine_drafts import NO_DRAFTER, Drafter
+from specray.target.workarounds import HEADS
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,11 @@ def find_drafter(config: SpeculativeConfig, max_model_len: int) -> Drafter:
         return NO_DRAFTER
     has_own_loop = config.use_gemma4_mtp() or config.use_step3p5_mtp() or config.parallel_drafting
     model = config.draft_model_config
-    if model is not None and model.max_model_len < max_model_len:
+    is_short = model is not None and model.max_model_len < max_model_len
+    if is_short and method not in HEADS:
         logger.warning(
             "the %s drafter reads %d tokens at most, of requests of up to %d: beside a longer one "
-            "vLLM drafts for none; speculative_config.max_model_len may allow more",
+            "vLLM drafts for none",
             *(method, model.max_model_len, max_model_len),
         )
     is_fixed = method not in _OF_ANY_DEPTH or bool(has_own_loop)

@@ -22,6 +22,8 @@ from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsPro
 from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+HEADS = ("eagle", "eagle3")
+
 VLLM_VERSION = "0.29.0"
 """The version that all of these were made for and tested with."""
 
@@ -56,6 +58,18 @@ def prefills_draw_nothing(runner: GPUModelRunner) -> Iterator[None]:
         yield
     finally:
         generators.update(held)
+
+
+def let_heads_read_all(runner: GPUModelRunner) -> None:
+    """Let an EAGLE head draft for requests that are longer than the texts that it was trained on.
+
+    vLLM 0.29.0 gives such a head positions for all of the target's lengths
+    (`_maybe_override_draft_max_position_embeddings`), and yet drafts for nobody beside a request
+    that is longer than the head's own config says, 2,048 tokens for many.
+    """
+    config = runner.speculative_config
+    if config is not None and config.method in HEADS:
+        runner.effective_drafter_max_model_len = runner.max_model_len
 
 
 def expand_batch_to_tokens(

@@ -48,6 +48,7 @@ class SpecrayWorker(_Worker):
             )
         runner.__class__ = with_drafting(_with_distributions(type(runner)))
         runner.specray_clock = DraftingClock(self.device)
+        workarounds.let_heads_read_all(runner)
         if not current_platform.is_cpu():  # before the model takes the memory
             plugin = TargetPluginConfig.model_validate(
                 self.vllm_config.additional_config[CONFIG_KEY]

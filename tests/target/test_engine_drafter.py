@@ -77,9 +77,10 @@ def test_methods(options: dict[str, Any], drafter: Drafter) -> None:
 def test_a_drafter_that_reads_less_than_the_target_is_told_of(
     caplog: pytest.LogCaptureFixture, drafters: int, is_warned: bool
 ) -> None:
-    """Such as heads that were trained on 2,048 tokens."""
     model = SimpleNamespace(max_model_len=drafters)
     find_drafter(config_of(method="draft_model", draft_model_config=model), 1024)
+    find_drafter(config_of(method="eagle3", draft_model_config=model), 1024)
+    assert "eagle3" not in caplog.text  # of which that is mended
     assert ("the draft_model drafter reads 512 tokens at most" in caplog.text) is is_warned
 
 
@@ -191,6 +192,23 @@ def test_copies_are_cut_to_the_engines_room(tiny_folder: Path) -> None:
         with FakeRouter(engine.address, scripted(jobs, plain, noise=0.0)):
             assert engine.answers(capped(jobs, [None])) == plain
         assert max(max(step.depths.values(), default=0) for step in engine.take_steps()) == 2
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_a_head_drafts_for_longer_requests_than_it_was_trained_on(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    save_eagle3(tmp_path / "head", num_positions=128)
+    config = {"method": "eagle3", "model": str(tmp_path / "head"), "num_speculative_tokens": 5}
+    sizes = SMALL | {"num_gpu_blocks_override": 200}
+    jobs = [Job(prompts(1, 300, seed=9)[0], shorter(GREEDY, 30))]
+    with specray_engine(tiny_folder, speculative_config=config, **sizes) as engine:
+        plain = engine.answers(jobs)
+        engine.forget_prefixes()  # of which it has read nothing
+        tally = Tally(engine)
+        assert engine.answers(capped(jobs, [None])) == plain
+        assert tally.take()[0] > 60
 
 
 @pytest.mark.e2e

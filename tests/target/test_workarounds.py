@@ -226,3 +226,18 @@ def test_a_spent_thinking_budget_ends_its_own_request() -> None:
 
 def test_upstream_still_ends_the_first_one() -> None:
     assert forced_rows(workarounds._upstream_apply_to_logits) == [0], NO_LONGER_NEEDED
+
+
+@pytest.mark.parametrize(("method", "is_mended"), [("eagle3", True), ("draft_model", False)])
+def test_heads_draft_for_all_lengths(method: str, is_mended: bool) -> None:
+    """Upstream compares with the head's own length, for which it has positions beyond."""
+    runner: Any = SimpleNamespace(
+        speculative_config=SimpleNamespace(method=method, use_dflash=lambda: False),
+        num_spec_tokens=5,
+        effective_drafter_max_model_len=128,
+        max_model_len=1024,
+    )
+    step: Any = SimpleNamespace(max_seq_len=300)
+    assert not GPUModelRunner._input_fits_in_drafter(runner, step)
+    workarounds.let_heads_read_all(runner)
+    assert GPUModelRunner._input_fits_in_drafter(runner, step) is is_mended

@@ -73,7 +73,7 @@ def test_nothing_verified_gives_no_rows() -> None:
 @pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs")
 def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     class Runner:
-        pass
+        speculative_config = None
 
     installed = []
     monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
@@ -92,7 +92,7 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.Mo
 
 def test_a_gpus_worker_tells_once_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     class Runner:
-        pass
+        speculative_config = None
 
     outputs = [ModelRunnerOutput([], {}), *(ModelRunnerOutput(["a"], {"a": 0}) for _ in range(2))]
     profile = HardwareProfile("new", 1e12, {"bfloat16": 1e14}, 3e10)

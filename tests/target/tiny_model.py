@@ -32,13 +32,14 @@ def save(folder: Path) -> None:
     make_tokenizer().save_pretrained(folder)
 
 
-def save_eagle3(folder: Path) -> None:
+def save_eagle3(folder: Path, num_positions: int = 1024) -> None:
     """Writes an EAGLE-3 head for the model as its authors publish theirs, but of random weights."""
     folder.mkdir()
     config = _config().to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
         "draft_vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": num_positions,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]},
     }
     (folder / "config.json").write_text(json.dumps(config))
