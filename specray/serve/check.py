@@ -1,5 +1,6 @@
 """All that can be said about a config file before anything is started."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from specray.config import ModelDraftConfig
 from specray.errors import InvalidConfigError
-from specray.models import ModelShape, check_same_tokenizer, find_local
+from specray.models import ModelShape, check_same_tokenizer, find_local, read_size
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import read_file
 from specray.serve.live import (
@@ -126,12 +127,25 @@ def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicat
 
 
 def _engine_drafters(args: AppArgs) -> dict[str, str]:
+    """In words, and whether what it takes is part of the target's memory."""
     configs = {t.model_id: t.engine_kwargs.get("speculative_config") for t in args.targets}
     return {
-        model_id: " ".join(str(config[name]) for name in ("method", "model") if config.get(name))
+        model_id: f"{_name(config)}, inside it; {_memory_of(config)}"
         for model_id, config in configs.items()
         if config and args.speculation.max_depth > 0
     }
+
+
+def _name(config: Mapping[str, Any]) -> str:
+    return " ".join(str(config[name]) for name in ("method", "model") if config.get(name))
+
+
+def _memory_of(config: Mapping[str, Any]) -> str:
+    if not config.get("model"):
+        return "takes next to nothing"
+    if config.get("method") != "draft_model":
+        return "what a head takes is not counted above"
+    return "counted above" if read_size(config["model"]) else "its size is not known from here"
 
 
 def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
@@ -168,6 +182,8 @@ def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> str:
     Raises:
         InvalidConfigError: they differ.
     """
+    if not args.has_drafts:
+        return "nothing to compare: there is no draft pool"
     if draft is None:
         return "nothing to compare: the drafts have no model"
     sources = [source_of(target) for target in args.targets]

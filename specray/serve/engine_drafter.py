@@ -16,7 +16,7 @@ _OPTIONS = {
 }
 _CHOICES = {
     "draft_sample_method": ("greedy", "specray takes its tokens for point masses"),
-    "rejection_sample_method": ("standard", "which leaves the output as it is"),
+    "rejection_sample_method": ("standard", "others change the output"),
 }
 
 

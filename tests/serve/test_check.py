@@ -80,6 +80,36 @@ def test_a_hybrid_s_model_counts_too(tmp_path: Path, config: Config) -> None:
     assert application.draft is not None
 
 
+@pytest.mark.parametrize(
+    ("drafter", "told"),
+    [
+        (
+            {"method": "draft_model", "model": "meta-llama/Llama-3.2-1B-Instruct"},
+            "draft_model meta-llama/Llama-3.2-1B-Instruct, inside it; counted above",
+        ),
+        (
+            {"method": "draft_model", "model": "bundled:unknown"},
+            "draft_model bundled:unknown, inside it; its size is not known from here",
+        ),
+        (
+            {"method": "eagle3", "model": "a/head"},
+            "eagle3 a/head, inside it; what a head takes is not counted above",
+        ),
+        ({"method": "ngram"}, "ngram, inside it; takes next to nothing"),
+    ],
+)
+def test_a_drafter_inside_the_target_is_told_of(
+    tmp_path: Path, config: Config, drafter: dict[str, Any], told: str
+) -> None:
+    args = args_of(config)
+    args["target"]["engine_kwargs"] = {"speculative_config": drafter}
+    args["draft"] = {"method": "none"}
+    (application,) = check_file(written(tmp_path, config)).applications
+
+    assert list(application.engine_drafters.values()) == [told]
+    assert application.tokenizers == "nothing to compare: there is no draft pool"
+
+
 def test_nothing_is_started(tmp_path: Path, config: Config) -> None:
     check_file(written(tmp_path, config))
 

@@ -35,8 +35,7 @@ def _file_lines(path: Path, report: FileReport) -> Iterator[str]:
         for model_id, memory in application.targets.items():
             yield from _target_lines(model_id, memory)
             if model_id in application.engine_drafters:
-                drafter = application.engine_drafters[model_id]
-                yield f"    drafter   {drafter}, inside it; a head is not counted above"
+                yield f"    drafter   {application.engine_drafters[model_id]}"
         yield from _draft_lines(application)
         yield f"  tokenizers  {application.tokenizers}"
         yield ""
