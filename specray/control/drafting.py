@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 from specray.control.depth import DepthPlan
 from specray.control.load_size import is_other_size
+from specray.control.overhead import follow_mean
 
-_GAIN, _FAST_GAIN = 0.05, 0.25  # of each time that is longer than the mean, or shorter
-_OUTLIER = 3.0  # times the mean, as far as a time counts
 _PERIOD = 16  # steps between two looks, as one takes a plan for each depth
 _FIRST_PERIOD = 4  # steps until the first look, when drafting has been timed
 _LEAST_GAIN = 1.02  # over plain decoding that is expected before it is taken up again
@@ -28,9 +27,7 @@ class DraftingTime:
     def observe(self, depth: int, num_requests: int, seconds: float) -> None:
         """Learn from a step that only decodes; its depth is at least 1."""
         key = num_requests.bit_length(), depth
-        mean_s = self._means_s.get(key, seconds)
-        gain = _GAIN if seconds > mean_s else _FAST_GAIN
-        self._means_s[key] = mean_s + gain * (min(seconds, _OUTLIER * mean_s) - mean_s)
+        self._means_s[key] = follow_mean(self._means_s.get(key), seconds)
 
     def expected_s(self, depth: int, num_requests: int) -> float:
         """Seconds for so many tokens; 0 before anything is known.

@@ -26,9 +26,9 @@ class Overhead:
             self._num_requests = num_requests
             self._plain_s = self._speculative_s = None
         if is_speculative:
-            self._speculative_s = _follow(self._speculative_s, seconds)
+            self._speculative_s = follow_mean(self._speculative_s, seconds)
         else:
-            self._plain_s = _follow(self._plain_s, seconds)
+            self._plain_s = follow_mean(self._plain_s, seconds)
 
     def relieve(self) -> None:
         """Speculation is tried again: rely a little less on what it took."""
@@ -43,7 +43,8 @@ class Overhead:
         return max(0.0, self._speculative_s - self._plain_s)
 
 
-def _follow(mean_s: float | None, seconds: float) -> float:
+def follow_mean(mean_s: float | None, seconds: float) -> float:
+    """The mean of times, of which long ones count little; None before the first."""
     if mean_s is None:
         return seconds
     gain = _GAIN if seconds > mean_s else _FAST_GAIN

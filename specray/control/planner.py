@@ -19,7 +19,7 @@ from specray.control.probes import PROBE_DEPTH, Probes, with_probes
 from specray.control.roofline import Intensity, Roofline, StepLoad
 from specray.control.slowdown import Slowdown
 from specray.control.step_time import StepTimeModel
-from specray.control.survival import Offer, SurvivalModel
+from specray.control.survival import Offer, SurvivalModel, at_most
 from specray.types import DRAFT_SOURCES, DepthRule, GoodputRule, Source
 from specray.wire.stats import Prospect
 
@@ -238,7 +238,7 @@ class Planner:
             return self._with_probe(offers, nothing, num_decoding, wait_s, extra_s)
         depth = self._depth_worth_waiting_for(offers, num_plain, full_wait_s or wait_s)
         total_s = wait_s(depth) + extra_s
-        speculative = self.plan(_at_most(offers, depth), num_plain, total_s)
+        speculative = self.plan(at_most(offers, depth), num_plain, total_s)
         if not self.weighs_costs:
             self.is_off = not any(speculative.depths)
             return speculative.depths
@@ -258,7 +258,7 @@ class Planner:
             return most
 
         def goodput(depth: int) -> float:
-            return self.plan(_at_most(offers, depth), num_plain, wait_s(depth)).goodput
+            return self.plan(at_most(offers, depth), num_plain, wait_s(depth)).goodput
 
         return self._answer_depth.choose(most, wait_s, self._decode_s, goodput, self._num_wanted)
 
@@ -371,13 +371,6 @@ class Planner:
             num_requests=num_decoding, num_tokens=num_decoding, num_prefill_tokens=0
         )
         return max(0.0, self.step_time.step_s(batch.load) - self.step_time.step_s(decode))
-
-
-def _at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
-    """The offers, none deeper than that."""
-    if all(offer.max_depth <= depth for offer in offers):
-        return offers
-    return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
 
 
 def _plain_goodput(plan: DepthPlan, num_decoding: int) -> float:

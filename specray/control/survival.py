@@ -35,6 +35,13 @@ class Offer(NamedTuple):
     confidences: Sequence[float] = ()  # of the tokens that are here, in [0, 1]; none: unknown
 
 
+def at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
+    """The offers, none deeper than that."""
+    if all(offer.max_depth <= depth for offer in offers):
+        return offers
+    return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
+
+
 class Verification(NamedTuple):
     """What became of an offer's tokens."""
 

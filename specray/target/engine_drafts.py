@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specray.control.drafting import DraftingDepth
 from specray.control.planner import Planner
-from specray.control.survival import Offer
+from specray.control.survival import Offer, at_most
 from specray.target.offers import Offers
 from specray.target.session import Session
 from specray.types import Proposal, SpeculationPolicy
@@ -91,10 +91,10 @@ class EngineDrafts:
     def find(self, session: Session) -> Proposal | None:
         """What it has drafted for the coming step, as far as it may be verified."""
         proposal = self._drafted.get(session.session_id)
-        cap = self._offers.cap(session)
-        if proposal is None or cap < 1 or proposal.position != len(session.token_ids):
+        if proposal is None or proposal.position != len(session.token_ids):
             return None
-        return self._offers.cut(session, proposal, cap)
+        cap = self._offers.cap(session)
+        return self._offers.cut(session, proposal, cap) if cap > 0 else None
 
     def offer(self, session: Session) -> Offer | None:
         """What it will have drafted for the coming step, before it has; None for nothing."""
@@ -163,8 +163,6 @@ class EngineDrafts:
             most,
             len(offers) + num_others,
             lambda depth, drafting_s: self._planner.plan(
-                [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers],
-                num_others,
-                drafting_s,
+                at_most(offers, depth), num_others, drafting_s
             ),
         )

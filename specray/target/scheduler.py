@@ -34,6 +34,7 @@ from specray.target.buffer import ProposalBuffer
 from specray.target.direct import DirectPath
 from specray.target.drafter_context import DrafterContext
 from specray.target.engine_drafter import DRAFTING_S, find_drafter
+from specray.target.engine_drafts import NO_DRAFTER
 from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
 from specray.target.service import Direct, RouterStreams
@@ -99,6 +100,7 @@ class SpeculativeScheduler(Scheduler):
             has_drafts=config.has_drafts,
             max_depth=self._num_spec_tokens,
         )
+        self._has_drafter = drafter != NO_DRAFTER
         self._drafter_context = DrafterContext(self.block_size, is_kept=drafter.has_context)
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
@@ -173,6 +175,8 @@ class SpeculativeScheduler(Scheduler):
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """Take what vLLM's own drafter has drafted, as far as grammars allow it."""
+        if not self._has_drafter:
+            return
         super().update_draft_token_ids(draft_token_ids)
         drafted = self._sessions_in(draft_token_ids.req_ids)
         self._speculation.note_drafted(
@@ -290,6 +294,8 @@ class SpeculativeScheduler(Scheduler):
 
     def _begin_drafting(self, output: SchedulerOutput) -> int:
         """How many tokens vLLM's own drafter is to draft behind a step."""
+        if not self._has_drafter:
+            return 0
         blank = self._drafter_context.admit(output)
         sessions = self._sessions_in(output.num_scheduled_tokens)
         behind = {i for i, r in sessions.items() if self._drafter_context.is_behind(r)}
