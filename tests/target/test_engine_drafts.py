@@ -174,7 +174,7 @@ def test_a_request_whose_tokens_it_has_missed_gets_nothing(world: World) -> None
 
 def test_it_comes_back_although_most_requests_began_without_it(world: World) -> None:
     """Each request lives for some steps; those that it has missed go in time."""
-    world.draft_token_s, world.token_s = 0.004, 0.0001
+    world.draft_token_s, world.token_s = 0.012, 0.0001
     sessions = [world.open() for _ in range(8)]
     world.streams.policy = SpeculationPolicy(is_enabled=False, max_depth=MAX_DEPTH)
     world.run(50)
