@@ -24,7 +24,7 @@ class AnswerPlan(NamedTuple):
     top_k: int = 20
     max_tokens: int = 256
     max_prompt_tokens: int = 448  # longer prompts are left out
-    shard: int = 128  # answers per file: what a kill costs
+    shard: int = 128  # answers per file; a kill costs those that run together
 
 
 def answer_prompts(
@@ -71,14 +71,19 @@ def answer_prompts(
         if index % part[1] == part[0] and not (work.answers / name).is_file()
     ]
     done_tokens, start = 0, time.monotonic()
-    for number, (path, entries) in enumerate(left, 1):
-        completions = generator.generate([request for _, _, request in entries], plan.top_k)
-        answers = [
-            Answer(prompt, is_greedy, np.array(request.prompt, np.int32), *completion)
-            for (prompt, is_greedy, request), completion in zip(entries, completions, strict=True)
-        ]
-        save_shard(path, answers)
-        done_tokens += sum(len(completion.token_ids) for completion in completions)
+    files_at_once = max(1, generator.num_at_once // plan.shard)
+    for first in range(0, len(left), files_at_once):
+        part_left = left[first : first + files_at_once]
+        requests = [request for _, entries in part_left for _, _, request in entries]
+        completions = iter(generator.generate(requests, plan.top_k))
+        for path, entries in part_left:
+            answers = [
+                Answer(prompt, is_greedy, np.array(request.prompt, np.int32), *next(completions))
+                for prompt, is_greedy, request in entries
+            ]
+            save_shard(path, answers)
+            done_tokens += sum(len(answer.token_ids) for answer in answers)
+        number = first + len(part_left)
         seconds = time.monotonic() - start
         logger.info(
             "answers: file %d of %d, %.0f tokens/s, %.0f min left",

@@ -13,6 +13,8 @@ from specray.distill.template import ChatTemplate, read_template
 from specray.distill.transformers_engine import TransformersGenerator
 from specray.errors import InvalidConfigError
 
+_AT_ONCE = {"cpu": 128, "cuda": 4096}  # texts: past these a step only gets longer
+
 
 def fast_dtype(device: str) -> torch.dtype | None:
     """Bfloat16 where the hardware multiplies it; None where float32 is as fast."""
@@ -80,7 +82,7 @@ def make_generator(settings: DistillSettings, template: ChatTemplate) -> Generat
         name = str(dtype).removeprefix("torch.")
         return VllmGenerator(settings.target, template.end_ids, settings.top_k, name)
     model = load_model(settings.target, settings.device, dtype, GROUPED_ATTENTION)
-    return TransformersGenerator(model, template.end_ids)
+    return TransformersGenerator(model, template.end_ids, _AT_ONCE[settings.device])
 
 
 def _check_lengths(settings: DistillSettings) -> None:

@@ -31,6 +31,11 @@ class Completion(NamedTuple):
 class Generator(Protocol):
     """Generates with the target. The same request gives the same tokens, whatever else runs."""
 
+    @property
+    def num_at_once(self) -> int:
+        """Requests that run together; more in one call do no harm, fewer leave it idle."""
+        ...
+
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
         """Continues each prompt, with the target's `top_k` most likely tokens at each position."""
         ...

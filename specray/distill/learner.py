@@ -12,7 +12,7 @@ from specray.distill.prefix import PrefixStore
 from specray.distill.shards import Answers
 from specray.distill.student import layers_of
 
-_LOSS_ROWS = 512  # positions whose logits are held at once
+_LOSS_ROWS = {"cpu": 512, "cuda": 4096}  # positions whose logits are held at once
 
 
 class Texts(NamedTuple):
@@ -72,8 +72,9 @@ class Learner:
         hidden = self.hidden(texts, indices, batch)
         leaf = hidden.detach().requires_grad_(True)
         total, count = 0.0, len(leaf)
-        for first in range(0, count, _LOSS_ROWS):
-            part = slice(first, first + _LOSS_ROWS)
+        rows = _LOSS_ROWS[leaf.device.type]
+        for first in range(0, count, rows):
+            part = slice(first, first + rows)
             targets = Targets(*(field[part].to(leaf.device) for field in batch.targets))
             loss = self._loss(self.logits(leaf[part]), targets).sum() / count
             loss.backward()

@@ -4,9 +4,10 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -126,8 +127,15 @@ def _held_out(plan: PromptPlan, writer: "_Writer", passages: Sequence[Passage]) 
     return prompts
 
 
+class _Shard(NamedTuple):
+    """A file of prompts that the target writes."""
+
+    path: Path
+    indices: range  # of the prompts, among all of their kind
+
+
 class _Writer:
-    """Lets the target write prompts, a file per shard, so that a kill costs one shard."""
+    """Lets the target write prompts, a file per shard; a kill costs those that run together."""
 
     def __init__(
         self, plan: PromptPlan, work: WorkFolder, template: ChatTemplate, generator: Generator
@@ -139,34 +147,41 @@ class _Writer:
 
     def write(self, kind: str, split: str, count: int) -> list[Prompt]:
         """Up to `count` prompts: some that were asked for are not usable."""
-        texts: list[str] = []
-        for shard in range(-(-count // _SHARD)):
-            texts += self._shard(kind, split, shard, min(_SHARD, count - shard * _SHARD))
-            logger.info("prompts: %d of %d of kind %s, %s", len(texts), count, kind, split)
+        shards = [
+            _Shard(self._work.synthetic / f"{split}-{kind}-{i:05d}-of-{len(part)}.jsonl", part)
+            for i, first in enumerate(range(0, count, _SHARD))
+            for part in [range(first, min(first + _SHARD, count))]
+        ]
+        left = [shard for shard in shards if not shard.path.is_file()]
+        at_once = max(1, self._generator.num_at_once // _SHARD)
+        for first in range(0, len(left), at_once):
+            self._fill(left[first : first + at_once], kind, split)
+            num_left = sum(len(shard.indices) for shard in left[first + at_once :])
+            logger.info("prompts: %d of %d of kind %s, %s", count - num_left, count, kind, split)
+        texts = [text for shard in shards for _, text in read_json_lines(shard.path)]
         return [
             Prompt(f"{split}-{kind}-{i}", kind, split, [{"role": "user", "content": text}])
             for i, text in enumerate(texts)
             if is_usable(text)
         ]
 
-    def _shard(self, kind: str, split: str, shard: int, count: int) -> list[str]:
-        path = self._work.synthetic / f"{split}-{kind}-{shard:05d}-of-{count}.jsonl"
-        if not path.is_file():
-            write_json_lines(path, self._generate(kind, split, shard, count))
-        return [text for _, text in read_json_lines(path)]
+    def _fill(self, shards: Sequence["_Shard"], kind: str, split: str) -> None:
+        texts = self._generate(kind, split, [i for shard in shards for i in shard.indices])
+        for shard in shards:
+            write_json_lines(shard.path, islice(texts, len(shard.indices)))
 
-    def _generate(self, kind: str, split: str, shard: int, count: int) -> Iterator[str]:
+    def _generate(self, kind: str, split: str, indices: Sequence[int]) -> Iterator[str]:
         first = self._plan.seed * 1_000_003 + (_HELD_OUT_SEED if split == HELD_OUT else 0)
         kind_seed = list(OPENINGS).index(kind) << 24
-        openings = [OPENINGS[kind][i % len(OPENINGS[kind])] for i in range(count)]
+        openings = [OPENINGS[kind][i % _SHARD % len(OPENINGS[kind])] for i in indices]
         requests = [
             SampleRequest(
                 self._start(opening),
-                first + kind_seed + shard * _SHARD + i,
+                first + kind_seed + i,
                 self._plan.max_written_tokens,
                 top_p=_TOP_P,
             )
-            for i, opening in enumerate(openings)
+            for i, opening in zip(indices, openings, strict=True)
         ]
         completions = self._generator.generate(requests, top_k=0)
         for opening, completion in zip(openings, completions, strict=True):

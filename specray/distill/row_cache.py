@@ -38,17 +38,18 @@ class RowCache(Cache):
         layers, heads, dim = _sizes(model)
         shape = (layers, 2, num_rows, heads, num_columns, dim)
         self._kv = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.num_columns = num_columns
         self._rows = slice(0, num_rows)
-        self._start = 0
+        self._columns = torch.zeros(0, dtype=torch.long, device=model.device)
         self._stop = 0
 
     def select(self, first: int, count: int) -> None:
         """Sets the rows that the next passes are about."""
         self._rows = slice(first, first + count)
 
-    def start_pass(self, start: int, stop: int) -> None:
-        """Sets the columns that the next pass writes; it reads all before `stop`."""
-        self._start, self._stop = start, stop
+    def start_pass(self, columns: Tensor, stop: int) -> None:
+        """Sets the columns that the next pass writes, [tokens]; it reads all before `stop`."""
+        self._columns, self._stop = columns, stop
 
     def keep(self, rows: Tensor) -> None:  # [rows], bool
         """Gives up the memory of all other rows."""
@@ -66,13 +67,13 @@ class RowCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Writes a layer's new keys and values; returns all that this pass reads."""
         keys, values = self._kv[layer_idx, :, self._rows]
-        keys[:, :, self._start : self._stop] = key_states
-        values[:, :, self._start : self._stop] = value_states
+        keys.index_copy_(2, self._columns, key_states)
+        values.index_copy_(2, self._columns, value_states)
         return keys[:, :, : self._stop], values[:, :, : self._stop]
 
     def get_seq_length(self, _layer_idx: int = 0) -> int:
         """Columns before the running pass."""
-        return self._start
+        return self._stop - len(self._columns)
 
 
 def _attend(

@@ -90,6 +90,8 @@ def load_trained(settings: DistillSettings, work: WorkFolder) -> Any:
 def begin_from(start: Path, layers: torch.nn.ModuleList) -> None:
     """Sets the layers that are to be trained to those that another distillation has trained.
 
+    Where that one shared more of the target's first layers, they begin as the target's here.
+
     Args:
         start: the other's work folder, or the draft it has made with --layers-only.
         layers: without the shared prefix.
@@ -99,12 +101,12 @@ def begin_from(start: Path, layers: torch.nn.ModuleList) -> None:
     """
     trained = _layers_of_before(start)
     try:
-        for layer, weights in zip(layers, trained.values(), strict=True):
+        for layer, weights in zip(layers[-len(trained) :], trained.values(), strict=True):
             layer.load_state_dict(weights)
     except (ValueError, RuntimeError) as error:
         raise InvalidConfigError(
             f"--from {start}: {len(trained)} layers were trained there that don't fit the "
-            f"{len(layers)} to be trained here; give the same --num-shared and target"
+            f"{len(layers)} to be trained here; give the same target and no larger --num-shared"
         ) from error
 
 

@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specray.distill.decoding import Decoder, run_pass
 from specray.distill.generation import Completion, SampleRequest
-from specray.distill.loops import loop_start
+from specray.distill.loops import is_looping
 from specray.distill.row_cache import RowCache, bytes_per_column
 from specray.distill.sampling_rows import Row, draw, uniforms
 from specray.models.memory import free_bytes
@@ -17,9 +18,11 @@ from specray.models.memory import free_bytes
 logger = logging.getLogger(__name__)
 
 _CACHE_SHARE = 0.4  # of free memory: giving rows up copies the others, and passes need some too
-_PREFILL_TOKENS = 8192  # of one forward pass, padding included
+_PREFILL_TOKENS = {"cpu": 8192, "cuda": 131072}  # of one forward pass, padding included
 _LOOK_FOR_LOOPS_EVERY = 32  # steps
-_COMPACT_AT = 0.85  # share of rows still running below which the others' memory is given up
+# Share of rows still running below which the others' memory is given up: on a GPU passes are then
+# recorded anew.
+_COMPACT_AT = {"cpu": 0.85, "cuda": 0.6}
 
 
 class TransformersGenerator:
@@ -29,7 +32,7 @@ class TransformersGenerator:
         self,
         model: Any,
         end_ids: frozenset[int],
-        batch_size: int = 128,
+        num_at_once: int = 128,
         free: Callable[[torch.device], int] = free_bytes,
     ) -> None:
         """Takes the model as it is.
@@ -37,12 +40,12 @@ class TransformersGenerator:
         Args:
             model: a causal LM on its device.
             end_ids: tokens that end an answer.
-            batch_size: most requests that run together; fewer where memory is short.
+            num_at_once: most requests that run together; fewer where memory is short.
             free: bytes that a device has left.
         """
         self._model = model.eval()
         self._end_ids = end_ids
-        self._batch_size = batch_size
+        self.num_at_once = num_at_once
         self._free = free
 
     @torch.inference_mode()
@@ -64,16 +67,9 @@ class TransformersGenerator:
         num_columns = longest + max(request.max_tokens for request in requests)
         room = int(_CACHE_SHARE * self._free(self._model.device))
         num_rows = max(1, room // (num_columns * bytes_per_column(self._model)))
-        if num_rows < min(self._batch_size, len(requests)):
+        if num_rows < min(self.num_at_once, len(requests)):
             logger.info("%d texts at once: memory has room for no more", num_rows)
-        return min(self._batch_size, num_rows)
-
-
-class _Step(NamedTuple):
-    rows: list[int]  # of the batch as it was at first
-    tokens: Tensor  # [rows]
-    top_ids: Tensor  # [rows, top_k]
-    top_logprobs: Tensor  # [rows, top_k]
+        return min(self.num_at_once, num_rows)
 
 
 class _Batch:
@@ -84,107 +80,83 @@ class _Batch:
     ) -> None:
         self._model = model
         self._requests = requests
-        self._end_ids = torch.tensor(sorted(end_ids))
-        self._top_k = top_k
         self._width = max(len(request.prompt) for request in requests)
         self._max_tokens = max(request.max_tokens for request in requests)
-        self._numbers = uniforms([request.seed for request in requests], self._max_tokens)
-        self._temperatures = torch.tensor([request.temperature for request in requests])
-        self._top_ps = torch.tensor([request.top_p for request in requests])
-        self._limits = torch.tensor([request.max_tokens for request in requests])
-        self._pads = torch.tensor([self._width - len(request.prompt) for request in requests])
+        numbers = uniforms([request.seed for request in requests], self._max_tokens)
+        with model.device:
+            self._end_ids = torch.tensor(sorted(end_ids))
+            self._temperatures = torch.tensor([request.temperature for request in requests])
+            self._top_ps = torch.tensor([request.top_p for request in requests])
+            self._limits = torch.tensor([request.max_tokens for request in requests])
+            self._may_loop = torch.tensor([not r.may_stop_in_loop for r in requests])
+            self._pads = torch.tensor([self._width - len(r.prompt) for r in requests])
+            self._numbers = numbers.to(model.device)
+            self._held = torch.arange(len(requests))  # rows in memory, some of them at their end
+            self._lengths = torch.zeros(len(requests), dtype=torch.long)  # 0 until a row has ended
+            shape = len(requests), self._max_tokens
+            self._tokens = torch.zeros(shape, dtype=torch.int32)
+            self._top_ids = torch.zeros((*shape, top_k), dtype=torch.int32)
+            self._top_logprobs = torch.zeros((*shape, top_k), dtype=torch.float16)
         self._cache = RowCache(model, len(requests), self._width + self._max_tokens)
-        self._held = torch.arange(len(requests))  # rows in memory, some of them at their end
-        self._lengths = torch.zeros(len(requests), dtype=torch.long)  # 0 until a row has ended
-        self._tokens = torch.zeros((len(requests), self._max_tokens), dtype=torch.int32)
 
     def run(self) -> list[Completion]:
         """Generates until every row has ended."""
         hidden = self._prefill()
-        steps = []
+        decode = Decoder(self._model, self._cache, self._pads)
         for count in range(1, self._max_tokens + 1):
-            step = self._choose(hidden, count - 1)
-            steps.append(step)
-            going = self._going(step.tokens, count)
-            if not bool(going.any()):
+            tokens = self._choose(hidden, count - 1)
+            going = self._going(tokens, count)
+            num_going = int(going.sum())
+            if not num_going:
                 break
-            tokens = step.tokens
-            if int(going.sum()) < _COMPACT_AT * len(self._held):
+            if num_going < _COMPACT_AT[tokens.device.type] * len(self._held):
                 self._cache.keep(going)
                 self._held, tokens = self._held[going], tokens[going]
-            hidden = self._decode(tokens, self._width + count - 1)
-        return self._collect(steps)
+                decode = Decoder(self._model, self._cache, self._pads[self._held])
+            hidden = decode(tokens, self._width + count - 1)
+        return self._collect()
 
     def _going(self, tokens: Tensor, count: int) -> Tensor:  # [held rows], bool
         """Which of the held rows need more tokens; notes how many the others have."""
         held = self._held
-        self._tokens[held, count - 1] = tokens.int()
         ended = torch.isin(tokens, self._end_ids) | (self._limits[held] <= count)
         if count % _LOOK_FOR_LOOPS_EVERY == 0:
-            ended |= self._is_looping(count)
+            ended |= is_looping(self._tokens[held, :count]) & ~self._may_loop[held]
         going = self._lengths[held] == 0
         self._lengths[held[going & ended]] = count
         return going & ~ended
 
-    def _is_looping(self, count: int) -> Tensor:  # [held rows], bool
-        rows = [
-            self._requests[row].may_stop_in_loop
-            and loop_start(self._tokens[row, :count].numpy()) < count
-            for row in self._held.tolist()
-        ]
-        return torch.tensor(rows)
-
     def _prefill(self) -> Tensor:  # [rows, hidden]
-        rows_at_once = max(1, _PREFILL_TOKENS // self._width)
+        device = self._model.device
+        rows_at_once = max(1, _PREFILL_TOKENS[device.type] // self._width)
+        columns = torch.arange(self._width, device=device)
         hidden = []
         for first in range(0, len(self._requests), rows_at_once):
             part = self._requests[first : first + rows_at_once]
-            ids = torch.tensor([(0,) * int(self._width - len(r.prompt)) + r.prompt for r in part])
+            texts = [(0,) * (self._width - len(r.prompt)) + r.prompt for r in part]
+            ids = torch.tensor(texts, device=device)
+            pads = self._pads[first : first + len(part)]
             self._cache.select(first, len(part))
-            hidden.append(self._forward(ids, 0, self._pads[first : first + len(part)]))
+            hidden.append(run_pass(self._model, self._cache, ids, columns, pads, self._width))
         self._cache.select(0, len(self._requests))
         return torch.cat(hidden)
 
-    def _decode(self, tokens: Tensor, column: int) -> Tensor:
-        return self._forward(tokens[:, None], column, self._pads[self._held])
-
-    def _forward(self, ids: Tensor, column: int, pads: Tensor) -> Tensor:  # [rows, hidden]
-        stop = column + ids.shape[1]
-        columns = torch.arange(stop)
-        queries = columns[column:]
-        mask = (columns >= pads[:, None, None]) & (columns <= queries[:, None])
-        # Padding attends to itself: a row without any key is NaN, and NaN spreads.
-        mask |= columns == queries[:, None]
-        self._cache.start_pass(column, stop)
-        device = self._model.device
-        output = self._model.base_model(
-            input_ids=ids.to(device),
-            attention_mask=mask[:, None].to(device),
-            position_ids=(queries - pads[:, None]).clamp(min=0).to(device),
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        return output.last_hidden_state[:, -1]
-
-    def _choose(self, hidden: Tensor, index: int) -> _Step:
+    def _choose(self, hidden: Tensor, index: int) -> Tensor:  # [held rows]
+        """Notes each held row's next token and its most likely ones."""
         held = self._held
-        logits = self._model.get_output_embeddings()(hidden).float().cpu()
+        logits = self._model.get_output_embeddings()(hidden).float()
         row = Row(self._temperatures[held], self._top_ps[held], self._numbers[held, index])
-        drawn = draw(logits, row, self._top_k)
-        return _Step(held.tolist(), drawn.tokens, drawn.top_ids.int(), drawn.top_logprobs.half())
+        drawn = draw(logits, row, self._top_ids.shape[2])
+        self._tokens[held, index] = drawn.tokens.int()
+        self._top_ids[held, index] = drawn.top_ids.int()
+        self._top_logprobs[held, index] = drawn.top_logprobs.half()
+        return drawn.tokens
 
-    def _collect(self, steps: list[_Step]) -> list[Completion]:
-        """Turns steps of rows into rows of steps, each up to its end."""
-        rows: list[list[tuple[Any, ...]]] = [[] for _ in self._requests]
+    def _collect(self) -> list[Completion]:
+        """Each row up to its end."""
         lengths = self._lengths.tolist()
-        for step in steps:
-            arrays = (field.numpy() for field in step[1:])
-            for row, *fields in zip(step.rows, *arrays, strict=True):
-                if len(rows[row]) < lengths[row]:
-                    rows[row].append(tuple(fields))
-        return [_stack(row) for row in rows]
-
-
-def _stack(row: list[tuple[Any, ...]]) -> Completion:
-    tokens, ids, logprobs = zip(*row, strict=True)
-    return Completion(np.array(tokens, np.int32), np.stack(ids), np.stack(logprobs))
+        fields = [f.cpu().numpy() for f in (self._tokens, self._top_ids, self._top_logprobs)]
+        return [
+            Completion(*(field[row, :length].copy() for field in fields))
+            for row, length in enumerate(lengths)
+        ]

@@ -12,6 +12,7 @@ from specray.distill.generation import Completion, SampleRequest
 from specray.errors import InvalidConfigError
 
 _MAX_SEED = 1 << 31
+_AT_ONCE = 2048  # in one call: vLLM takes as many of them at a time as it has memory for
 
 
 class VllmGenerator:
@@ -24,6 +25,7 @@ class VllmGenerator:
             InvalidConfigError: it did not start.
         """
         self._end_ids = sorted(end_ids)
+        self.num_at_once = _AT_ONCE
         try:
             # Compiling pays on a GPU only: elsewhere it takes longer than it saves.
             self._llm = LLM(

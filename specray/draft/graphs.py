@@ -5,7 +5,7 @@ fixed shapes and addresses: batches are padded to a few shapes and lie in the sa
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache, padded
 from specray.draft.language_model import LanguageModel
+from specray.models.cuda_graphs import CudaGraphs, Recorder, Replay
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +22,6 @@ _LEAST_COLUMNS = 256
 _MOST_QUERIES = 2  # per row: after a commit its added token, and the one that was drafted last
 _MOST_ROWS = 128  # that are recorded
 _MOST_RECORDINGS = 64  # the latest used; each takes some memory of the device
-_NUM_WARM_UPS = 2  # libraries allocate on first use, which no recording may hold
-
-Replay = Callable[[], None]
-Recorder = Callable[[Callable[[], None]], Replay]
-"""Records a computation on tensors that outlive it; returns what repeats it."""
 
 
 class _Shape(NamedTuple):
@@ -69,7 +65,7 @@ class GraphedModel:
         size = num_layers * 2 * num_heads * most_tokens * dim
         self._memory = torch.empty(size, dtype=model.dtype, device=model.device)
         self._output = torch.empty(0)  # [most rows, columns of the head], of all recordings
-        self._record_run = record or _CudaGraphs().record
+        self._record_run = record or CudaGraphs().record
         self._recordings: dict[_Shape, _Recording] = {}  # the latest used last
         self._met: set[_Shape] = set()  # once, without being recorded
         self._can_record = True
@@ -150,31 +146,6 @@ class GraphedModel:
             output.copy_(self._model.next_logits(new, cache))
 
         return _Recording(token_ids, positions, cache, self._record_run(run))
-
-
-class _CudaGraphs:
-    """Records on the current device; recordings share their memory, so they run one at a time."""
-
-    def __init__(self) -> None:
-        self._pool: tuple[int, int] | None = None
-        self._stream: torch.cuda.Stream | None = None  # one: libraries keep memory for each
-
-    def record(self, run: Callable[[], None]) -> Replay:
-        """See `Recorder`; https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs."""
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        self._stream = stream = self._stream or torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):  # left again whatever happens to the recording
-            for _ in range(_NUM_WARM_UPS):
-                run()
-            # Other threads of the replica may use the device meanwhile.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
-            ):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
-        return graph.replay
 
 
 def _rounded_up(number: int, least: int) -> int:

@@ -16,6 +16,8 @@ from tests.distill.conftest import make_tokenizer
 class Echo:
     """Answers with the prompt's last tokens, and remembers what it was asked."""
 
+    num_at_once = 4
+
     def __init__(self, offset: int = 0) -> None:
         self.requests: list[SampleRequest] = []
         self._offset = offset

@@ -268,11 +268,11 @@ def test_other_layers_leave_nothing_of_a_training_without_a_checkpoint(
 
 def test_what_did_not_fit_can_be_put_right(made: DistillSettings, tmp_path: Path) -> None:
     settings = dataclasses.replace(
-        made, work=tmp_path / "work", start=made.work, num_shared=0, tokens=1
+        made, work=tmp_path / "work", start=made.work, num_shared=2, tokens=1
     )
     for step in ("prompts", "answers", "student"):
         run(settings, step)
-    with pytest.raises(InvalidConfigError, match="give the same --num-shared"):
+    with pytest.raises(InvalidConfigError, match="no larger --num-shared"):
         run(settings, "train")
 
     for _ in range(2):  # the second resumes
@@ -346,7 +346,7 @@ def test_a_training_goes_on_with_a_drafts_layers(made: DistillSettings, tmp_path
     ("changes", "complaint"),
     [
         ({"layers": (0, 5)}, r"--layers \[0, 5\]: --from .* has \[0, "),
-        ({"num_shared": 0}, "2 layers were trained there.* 3 to be trained here"),
+        ({"num_shared": 2}, "2 layers were trained there.* 1 to be trained here"),
     ],
 )
 def test_what_another_has_learnt_must_fit(
@@ -371,6 +371,7 @@ class _Mortal:
     def __init__(self, generator: Generator, calls: int) -> None:
         self._generator = generator
         self._calls = calls
+        self.num_at_once = generator.num_at_once
 
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
         self._calls -= 1

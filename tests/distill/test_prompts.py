@@ -69,6 +69,8 @@ def test_a_target_without_a_generation_config_has_its_tokenizers_end(
 class _Talker:
     """Writes a user's words and goes on as the assistant, without an end."""
 
+    num_at_once = 300
+
     def __init__(self, text: str) -> None:
         self._text = text
 

@@ -26,7 +26,7 @@ def generator(target: Path) -> TransformersGenerator:
     model = AutoModelForCausalLM.from_pretrained(
         target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
     )
-    return TransformersGenerator(model, frozenset({0}), batch_size=3)
+    return TransformersGenerator(model, frozenset({0}), num_at_once=3)
 
 
 def greedy_reference(model: Any, prompt: tuple[int, ...], count: int) -> list[int]:

@@ -13,9 +13,10 @@ from specray.config import ModelDraftConfig
 from specray.draft import graphs
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
-from specray.draft.graphs import GraphedModel, Replay
+from specray.draft.graphs import GraphedModel
 from specray.draft.llama import LlamaPass
 from specray.draft.model import ModelProposer
+from specray.models.cuda_graphs import Replay
 from specray.types import Commit, OpenSession, SamplingSettings
 
 VOCAB_SIZE = 60
