@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specray.distill.row_cache import RowCache
-from specray.models.cuda_graphs import CudaGraphs, Recorder, Replay
+from specray.models.cuda import CudaGraphs, Recorder, Replay
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from specray.distill.settings import DistillSettings
 from specray.distill.template import ChatTemplate, read_template
 from specray.distill.transformers_engine import TransformersGenerator
 from specray.errors import InvalidConfigError
+from specray.models import cuda
 
 _AT_ONCE = {"cpu": 128, "cuda": 4096}  # texts: past these a step only gets longer
 
@@ -30,6 +31,7 @@ def load_model(path: str, device: str, dtype: torch.dtype, attention: str = "sdp
     Raises:
         InvalidConfigError: it can't be loaded.
     """
+    cuda.prepare(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention

@@ -14,7 +14,7 @@ from torch import Tensor
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache, padded
 from specray.draft.language_model import LanguageModel
-from specray.models.cuda_graphs import CudaGraphs, Recorder, Replay
+from specray.models.cuda import CudaGraphs, Recorder, Replay
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
 from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
+from specray.models import cuda
 
 
 def load_language_model(
@@ -32,6 +33,7 @@ def load_language_model(
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    cuda.prepare(device)
     dtype = config.dtype
     if dtype == "auto":
         dtype = "bfloat16" if device == "cuda" else "float32"

@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specray.errors import InvalidConfigError
+from specray.models import cuda
 
 
 def load_causal_lm(path: str) -> Any:
@@ -16,6 +17,7 @@ def load_causal_lm(path: str) -> Any:
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    cuda.prepare(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     except (OSError, ValueError) as error:

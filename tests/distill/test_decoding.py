@@ -13,7 +13,7 @@ from specray.distill import decoding, transformers_engine
 from specray.distill.generation import SampleRequest
 from specray.distill.row_cache import GROUPED_ATTENTION
 from specray.distill.transformers_engine import TransformersGenerator
-from specray.models.cuda_graphs import Replay
+from specray.models.cuda import Replay
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU"))
 REQUESTS = [

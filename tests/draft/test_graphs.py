@@ -16,7 +16,7 @@ from specray.draft.batch_cache import BatchCache
 from specray.draft.graphs import GraphedModel
 from specray.draft.llama import LlamaPass
 from specray.draft.model import ModelProposer
-from specray.models.cuda_graphs import Replay
+from specray.models.cuda import Replay
 from specray.types import Commit, OpenSession, SamplingSettings
 
 VOCAB_SIZE = 60

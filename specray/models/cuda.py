@@ -1,7 +1,4 @@
-"""Computations on a GPU that are recorded once and replayed, as CUDA graphs.
-
-A small model's kernels take a GPU less time than their launches take the CPU.
-"""
+"""What small models need on a GPU, whose kernels take less time than the CPU's part in them."""
 
 from collections.abc import Callable
 
@@ -14,8 +11,20 @@ Recorder = Callable[[Callable[[], None]], Replay]
 """Records a computation on tensors that outlive it; returns what repeats it."""
 
 
+def prepare(device: torch.device | str) -> None:
+    """Sets up a process for a model that meets another length in each pass; nothing for a CPU.
+
+    cuDNN's attention, which PyTorch prefers on an H200, takes some 50 ms to plan for a new shape.
+    """
+    if torch.device(device).type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class CudaGraphs:
-    """Records on the current device; recordings share their memory, so they run one at a time."""
+    """Computations that are recorded once and replayed, on the current device.
+
+    Recordings share their memory, so they run one at a time.
+    """
 
     def __init__(self) -> None:
         self._pool: tuple[int, int] | None = None
