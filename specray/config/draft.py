@@ -73,9 +73,9 @@ class ModelDraftConfig(Settings):
         "auto", description="Weights of the matrix products; `auto` is int8 on a CPU."
     )
     cuda_graphs: bool = Field(
-        False,
-        description="On a GPU: record passes as CUDA graphs; Llama, Mistral and Qwen2 models only. "
-        "Off until it has been run on a GPU.",
+        True,
+        description="On a GPU: record short passes as CUDA graphs and replay them; Llama, Mistral "
+        "and Qwen2 models only.",
     )
     head_tokens: PositiveInt | None = Field(
         None,

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specray.distill.shards import Answer
 from specray.distill.student import attach_prefix, detach_prefix, layers_of
 from specray.distill.work import write_whole
 
 _TOLERANCE = 1e-3
+_TOKENS_AT_ONCE = 8192  # of a pass, padding included
 
 
 def prefix_length(layers: Sequence[int], limit: int) -> int:
@@ -85,12 +87,12 @@ class PrefixStore:
         Args:
             name: of the shard; its file is written unless an earlier run has.
             answers: of the shard.
-            run: from token ids, [1, width], to the prefix's output, [1, width, hidden].
+            run: from token ids, [rows, width], to the prefix's output, [rows, width, hidden].
         """
         path = self._folder / f"{name}.npy"
         lengths = [len(answer.prompt_ids) + len(answer.token_ids) - 1 for answer in answers]
         if not path.is_file() or len(np.load(path, mmap_mode="r")) != sum(lengths):
-            outputs = np.concatenate([_pack(run(_text(answer))[0]) for answer in answers])
+            outputs = np.concatenate(_outputs([_text(answer) for answer in answers], run))
             write_whole(path, lambda partial: _save(partial, outputs))
         stops = np.cumsum(lengths).tolist()
         self._pieces += [_Piece(path, n, stop) for n, stop in zip(lengths, stops, strict=True)]
@@ -104,9 +106,23 @@ class PrefixStore:
         return rows
 
 
-def _text(answer: Answer) -> Tensor:  # [1, width]
+def _text(answer: Answer) -> Tensor:  # [width]
     text = np.concatenate((answer.prompt_ids, answer.token_ids))[:-1]
-    return torch.from_numpy(text.astype(np.int64))[None]
+    return torch.from_numpy(text.astype(np.int64))
+
+
+def _outputs(texts: Sequence[Tensor], run: Callable[[Tensor], Tensor]) -> list[NDArray[np.int16]]:
+    """The prefix's output for each text, [width, hidden]; like lengths run together."""
+    outputs: list[NDArray[np.int16]] = [np.empty(0, np.int16)] * len(texts)
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    while order:
+        num_rows = max(1, _TOKENS_AT_ONCE // max(1, len(texts[order[-1]])))
+        part, order = order[-num_rows:], order[:-num_rows]
+        # Padding on the right: what comes before it does not see it.
+        packed = _pack(run(pad_sequence([texts[i] for i in part], batch_first=True)))
+        for row, i in zip(packed, part, strict=True):
+            outputs[i] = row[: len(texts[i])]
+    return outputs
 
 
 def _pack(hidden: Tensor) -> NDArray[np.int16]:

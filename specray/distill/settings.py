@@ -12,6 +12,8 @@ STEPS = ("prompts", "answers", "student", "train", "ngrams", "report", "export")
 _PROMPTS_PER_MINUTE = {"cpu": 12, "cuda": 600}
 _TRAINING_SHARE = 0.6  # of the minutes; the rest goes into prompts and answers
 _TOKENS_PER_PROMPT = 260  # of its two answers
+_EVAL_EVERY_S = 300.0
+_FEWEST_FIGURES = 10  # of a short training's curve
 _EPOCHS = 3  # that a budget of tokens is planned for
 _FEWEST_PROMPTS = 24
 _ABOVE_ZERO = ("minutes", "tokens", "num_layers", "head_tokens", "top_k", "batch_tokens", "rate",
@@ -107,3 +109,9 @@ class DistillSettings:
     def training_minutes(self) -> float | None:
         """The training's part of the minutes."""
         return None if self.minutes is None else self.minutes * _TRAINING_SHARE
+
+    @property
+    def eval_every_s(self) -> float:
+        """Seconds of training between two figures of its curve."""
+        training_s = 60 * (self.training_minutes or math.inf)
+        return min(_EVAL_EVERY_S, training_s / _FEWEST_FIGURES)

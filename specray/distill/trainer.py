@@ -36,7 +36,7 @@ class TrainPlan:
     batch_tokens: int = 1024  # prompts and padding included
     seed: int = 0
     save_every_s: float = 240.0
-    eval_every_s: float = 300.0
+    eval_every_s: float = 300.0  # see `DistillSettings`
 
 
 class Trainer:

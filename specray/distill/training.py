@@ -1,6 +1,5 @@
 """Step (d) as a whole: data, student and budget become a trainer, which runs."""
 
-import math
 from typing import Any
 
 import torch
@@ -17,9 +16,6 @@ from specray.distill.student import detach_prefix, layers_of
 from specray.distill.student_choice import begin_from, chosen_layers, load_student
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder, write_json
-
-_EVAL_EVERY_S = 300.0
-_LEAST_FIGURES = 10  # of a curve, where a training is short
 
 
 def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
@@ -39,14 +35,13 @@ def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
     if run is not None:
         detach_prefix(model, run.length)
     learner = Learner(model, head, LOSSES[settings.loss], fast_dtype(settings.device))
-    minutes = settings.training_minutes
     plan = TrainPlan(
-        minutes,
+        settings.training_minutes,
         settings.tokens,
         settings.rate,
         batch_tokens=settings.batch_tokens,
         seed=settings.seed,
-        eval_every_s=min(_EVAL_EVERY_S, 60 * (minutes or math.inf) / _LEAST_FIGURES),
+        eval_every_s=settings.eval_every_s,
     )
     return Trainer(learner, train, held_out, plan, work)
 

@@ -5,6 +5,7 @@ fixed shapes and addresses: batches are padded to a few shapes and lie in the sa
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 _LEAST_COLUMNS = 256
 _MOST_QUERIES = 2  # per row: after a commit its added token, and the one that was drafted last
 _MOST_ROWS = 128  # that are recorded
+# Uses until a shape is recorded: on an H200 that takes as long as replays save in some eight, so
+# what is recorded and soon dropped costs at most twice what is best, as with skis, to rent or buy.
+_RECORD_AT = 8
 _MOST_RECORDINGS = 64  # the latest used; each takes some memory of the device
 
 
@@ -67,7 +71,7 @@ class GraphedModel:
         self._output = torch.empty(0)  # [most rows, columns of the head], of all recordings
         self._record_run = record or CudaGraphs().record
         self._recordings: dict[_Shape, _Recording] = {}  # the latest used last
-        self._met: set[_Shape] = set()  # once, without being recorded
+        self._num_met: Counter[_Shape] = Counter()  # without a recording, or since it was dropped
         self._can_record = True
         self._cache: BatchCache | None = None  # the latest, if it lies in the memory
 
@@ -110,10 +114,10 @@ class GraphedModel:
         return self._memory[: shape.numel()].view(shape)
 
     def _recording(self, shape: _Shape) -> _Recording | None:
-        """The shape's, made at its second use; None where there is none."""
+        """The shape's; None until it has been met so often that a recording would have paid."""
         recording = self._recordings.pop(shape, None)
-        if recording is None and shape not in self._met:
-            self._met.add(shape)
+        self._num_met[shape] += recording is None
+        if self._num_met[shape] < _RECORD_AT:
             return None
         try:
             recording = recording or self._record(shape)
@@ -126,7 +130,8 @@ class GraphedModel:
             return None
         self._recordings[shape] = recording
         if len(self._recordings) > _MOST_RECORDINGS:
-            del self._recordings[next(iter(self._recordings))]
+            dropped = next(iter(self._recordings))
+            del self._recordings[dropped], self._num_met[dropped]
         return recording
 
     def _record(self, shape: _Shape) -> _Recording:

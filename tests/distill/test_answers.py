@@ -16,14 +16,15 @@ from tests.distill.conftest import make_tokenizer
 class Echo:
     """Answers with the prompt's last tokens, and remembers what it was asked."""
 
-    num_at_once = 4
-
-    def __init__(self, offset: int = 0) -> None:
+    def __init__(self, offset: int = 0, num_at_once: int = 4) -> None:
         self.requests: list[SampleRequest] = []
+        self.num_calls = 0
+        self.num_at_once = num_at_once
         self._offset = offset
 
     def generate(self, requests: list[SampleRequest], top_k: int) -> list[Completion]:
         self.requests += requests
+        self.num_calls += 1
         made = []
         for request in requests:
             tokens = np.array(request.prompt[-request.seed % 3 - 1 :], np.int32) + self._offset
@@ -66,6 +67,17 @@ def test_answers_come_back_as_they_were(tmp_path: Path, offset: int) -> None:
         assert found.token_ids.tolist() == wanted.token_ids.tolist()
         assert np.array_equal(found.top_ids, wanted.top_ids)
         assert np.array_equal(found.top_logprobs, wanted.top_logprobs)
+
+
+def test_a_generator_gets_as_many_files_as_it_answers_at_once(tmp_path: Path) -> None:
+    folders = [WorkFolder(tmp_path / name) for name in ("one", "some", "all")]
+    echoes = [Echo(num_at_once=count) for count in (3, 8, 100)]
+    for work, echo in zip(folders, echoes, strict=True):
+        answer(work, echo)
+
+    assert [echo.num_calls for echo in echoes] == [6, 3, 1]  # of 6 files
+    files = [[path.read_bytes() for path in sorted(work.answers.iterdir())] for work in folders]
+    assert files[0] == files[1] == files[2]
 
 
 def test_prompts_of_one_length_are_answered_together(tmp_path: Path) -> None:

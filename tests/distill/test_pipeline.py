@@ -307,12 +307,14 @@ def test_more_layers_than_the_target_has_are_refused(made: DistillSettings, tmp_
         (tmp_path / "student.json").rename(made.work / "student.json")
 
 
+@pytest.mark.parametrize("num_shared", [1, 0])  # as the other, and with one that it shared
 def test_a_training_goes_on_with_what_another_has_learnt(
-    made: DistillSettings, tmp_path: Path
+    made: DistillSettings, tmp_path: Path, num_shared: int
 ) -> None:
     settings = dataclasses.replace(
-        made, out=tmp_path / "draft", work=tmp_path / "work", start=made.work, tokens=1, rate=1e-9
-    )
+        made, out=tmp_path / "draft", work=tmp_path / "work", start=made.work, tokens=1, rate=1e-9,
+        num_shared=num_shared,
+    )  # fmt: skip
 
     run(settings)
 
@@ -534,3 +536,11 @@ def test_the_dial_decides_how_many_prompts(tmp_path: Path) -> None:
     assert ten_minutes.planned_prompts == 120
     assert ten_minutes.training_minutes == pytest.approx(6)
     assert dataclasses.replace(ten_minutes, device="cuda").planned_prompts == 6000
+
+
+def test_a_short_training_has_a_curve_too(tmp_path: Path) -> None:
+    ten_minutes = make_settings(tmp_path, tmp_path, tokens=None, minutes=10.0)
+
+    assert ten_minutes.eval_every_s == pytest.approx(36)
+    assert dataclasses.replace(ten_minutes, minutes=600.0).eval_every_s == 300
+    assert dataclasses.replace(ten_minutes, minutes=None, tokens=9).eval_every_s == 300

@@ -69,12 +69,13 @@ def test_a_target_without_a_generation_config_has_its_tokenizers_end(
 class _Talker:
     """Writes a user's words and goes on as the assistant, without an end."""
 
-    num_at_once = 300
-
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, num_at_once: int = 300) -> None:
         self._text = text
+        self.num_at_once = num_at_once
+        self.num_calls = 0
 
     def generate(self, requests: list[SampleRequest], top_k: int) -> list[Completion]:
+        self.num_calls += 1
         none = np.zeros((0, 0))
         encode = make_tokenizer().encode
         texts = [self._text.format(request.seed) for request in requests]
@@ -93,6 +94,24 @@ def test_a_written_prompt_is_cut_where_the_assistant_begins(tmp_path: Path) -> N
     words = [prompt.messages[-1]["content"] for prompt in prompts]
     assert any(text.startswith("What is number") for text in words)
     assert not any("(bot)" in text for text in words)
+
+
+def test_files_of_prompts_are_written_together(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = PLAIN_TEMPLATE
+    plan, template = PromptPlan(2400, 2), read_template(tokenizer)
+    works = WorkFolder(tmp_path / "one"), WorkFolder(tmp_path / "three")
+    talkers = [_Talker("What is number {}? (bot) No", num_at_once) for num_at_once in (1, 768)]
+
+    one, three = (
+        make_prompts(plan, work, template, talker, few_texts)
+        for work, talker in zip(works, talkers, strict=True)
+    )
+
+    assert one == three
+    chats = sorted(path.name for path in works[1].synthetic.glob("train-chat-*"))
+    assert chats == [f"train-chat-{i:05d}-of-{256 if i < 4 else 176}.jsonl" for i in range(5)]
+    assert [talker.num_calls for talker in talkers] == [12, 7]
 
 
 def users_prompts(folder: Path, file: Path, **changes: Any) -> list[Prompt]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from specray.distill import prefix
 from specray.distill.layer_search import make_probe, search
 from specray.distill.prefix import PrefixStore, is_separable, prefix_length, run_prefix
 from specray.distill.shards import Answer
@@ -90,7 +91,8 @@ def test_a_store_gives_back_each_answers_rows(tmp_path: Path) -> None:
 
     def run(ids: torch.Tensor) -> torch.Tensor:
         runs.append(ids)
-        return ids[..., None].float().repeat(1, 1, 4) + 10 * ids.shape[1]
+        last = torch.arange(ids.shape[1])  # what comes later is not seen
+        return ids[..., None].float().repeat(1, 1, 4) + 10 * last[None, :, None]
 
     for _ in range(2):  # the second finds the files of the first
         store = PrefixStore(tmp_path)
@@ -99,9 +101,32 @@ def test_a_store_gives_back_each_answers_rows(tmp_path: Path) -> None:
 
     rows = store.read([2, 0], width=5)
 
-    assert len(runs) == 3
-    assert rows[0, :, 0].tolist() == [30, 31, 30, 0, 0]
-    assert rows[1, :, 0].tolist() == [40, 41, 40, 41, 0]
+    assert [tuple(ids.shape) for ids in runs] == [(2, 4), (1, 3)]
+    assert rows[0, :, 0].tolist() == [0, 11, 20, 0, 0]
+    assert rows[1, :, 0].tolist() == [0, 11, 20, 31, 0]
+
+
+def test_a_stores_passes_are_of_like_lengths_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix, "_TOKENS_AT_ONCE", 40)
+    lengths = (3, 30, 4, 28, 5, 50, 3)
+    answers = [
+        Answer(i, True, np.full(2, i), np.full(n, i), np.zeros((n, 1)), np.zeros((n, 1)))
+        for i, n in enumerate(lengths)
+    ]
+    shapes = []
+
+    def run(ids: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(ids.shape))
+        return ids[..., None].float()
+
+    store = PrefixStore(tmp_path)
+    store.add("a", answers, run)
+
+    assert shapes == [(1, 51), (1, 31), (1, 29), (4, 6)]
+    rows = store.read(range(len(lengths)), width=51)[:, :, 0]
+    assert rows.tolist() == [[i] * (n + 1) + [0] * (50 - n) for i, n in enumerate(lengths)]
 
 
 def test_a_search_drops_the_layers_that_do_nothing(model: Any) -> None:

@@ -24,6 +24,14 @@ MOST_TOKENS = 2048
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU"))
 
 
+RECORD_AT = 2
+
+
+@pytest.fixture(autouse=True)
+def few_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_RECORD_AT", RECORD_AT)
+
+
 class Recorder:
     """Counts recordings and replays. As a graph, it keeps alive nothing that it was recorded on."""
 
@@ -111,7 +119,7 @@ def run(model: LlamaPass | GraphedModel, plain: LlamaPass, lengths: list[int]) -
 def test_it_computes_what_the_model_does(lengths: list[int], device: str) -> None:
     model = make_model(device)
     graphed = GraphedModel(model, 16 * MOST_TOKENS, Recorder().record if device == "cpu" else None)
-    for _ in range(3):  # not recorded, recorded, and over what that has left
+    for _ in range(RECORD_AT + 1):  # not recorded, recorded, and over what that has left
         torch.testing.assert_close(
             run(graphed, model, lengths), run(model, model, lengths), rtol=1e-4, atol=1e-4
         )
@@ -124,17 +132,35 @@ def test_batches_of_like_size_share_a_recording() -> None:
         run(graphed, model, [length, length])
     assert recorder.num_recordings == 2  # of one token a row, and of two
     # All but the first pass of each.
-    assert recorder.num_replays == 4 * 3 - 2
+    assert recorder.num_replays == 4 * 3 - 2 * (RECORD_AT - 1)
 
 
-def test_a_shape_that_is_met_once_is_not_recorded() -> None:
+def one_pass(graphed: GraphedModel, model: LlamaPass, length: int) -> None:
+    rows = [prefilled(model, length, length + 2, seed=1)]
+    new = NewTokens(torch.tensor([3]), torch.tensor([length]), [1], [length + 1])
+    graphed.next_logits(new, graphed.make_cache(rows))
+
+
+def test_a_shape_is_recorded_once_that_would_have_paid() -> None:
     model, recorder = make_model(), Recorder()
     graphed = GraphedModel(model, 16 * MOST_TOKENS, recorder.record)
-    for length in (5, 300, 600, 1200):
-        rows = [prefilled(model, length, length + 2, seed=1)]
-        new = NewTokens(torch.tensor([3]), torch.tensor([length]), [1], [length + 1])
-        graphed.next_logits(new, graphed.make_cache(rows))
+    for _ in range(RECORD_AT - 1):
+        for length in (5, 300, 600, 1200):
+            one_pass(graphed, model, length)
     assert recorder.num_recordings == 0
+    one_pass(graphed, model, 300)
+    assert (recorder.num_recordings, recorder.num_replays) == (1, 1)
+
+
+def test_a_recording_that_was_dropped_must_pay_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_MOST_RECORDINGS", 1)
+    model, recorder = make_model(), Recorder()
+    graphed = GraphedModel(model, 16 * MOST_TOKENS, recorder.record)
+    for length in [5] * RECORD_AT + [300] * RECORD_AT + [5] * (RECORD_AT - 1):
+        one_pass(graphed, model, length)
+    assert recorder.num_recordings == 2
+    one_pass(graphed, model, 5)
+    assert recorder.num_recordings == 3
 
 
 def test_the_recordings_longest_unused_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
