@@ -34,6 +34,11 @@ class AnswerTime:
         gain = max(_GAIN, 1 / self._num_observed)
         self._deviation_s += gain * (deviation_s - self._deviation_s)
 
+    def fade(self) -> None:
+        """What is hardly asked for may have changed: the next answer counts like all before."""
+        if self._cost.weight > 1.0:
+            self._cost.fade(1 / self._cost.weight)
+
     def mean_s(self, num_tokens: int) -> float | None:
         """Expected seconds; None before the first answer."""
         return self._cost.expected_s(num_tokens) if self._num_observed else None

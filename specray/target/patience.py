@@ -213,9 +213,17 @@ class Patience:
         gain = _TRIAL_GAIN if is_trial else _USE_GAIN
         self._seen.unused_rate += gain * (num_worse / num_told - self._seen.unused_rate)
 
-    def give_a_chance(self, max_wait_s: float) -> None:
-        """Speculation is tried again: a draft that is too slow may meanwhile draft ahead."""
+    def give_a_chance(self, max_wait_s: float, *, is_alone: bool) -> None:
+        """Speculation is tried again: a draft that is too slow may meanwhile draft ahead.
+
+        Args:
+            max_wait_s: the longest that a step waits.
+            is_alone: whether nobody but for trials is asked for, so that only these tell how long
+                answers take by now.
+        """
         self._seen.lost_rate *= _RELIEF
+        if is_alone:
+            self._seen.answer_time.fade()
         if math.isinf(self.answer_s(max_wait_s, 1)):
             self._seen.behind_rate = min(self._seen.behind_rate, _UNDECIDED)
 

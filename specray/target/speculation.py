@@ -328,7 +328,7 @@ class Speculation:
         )
         self._is_drafting = any(depths)
         if self._planner.is_probing:
-            self._patience.give_a_chance(self._max_wait_s())
+            self._patience.give_a_chance(self._max_wait_s(), is_alone=self._planner.is_off)
         told = []
         for i, (session, depth) in enumerate(zip(sessions, depths, strict=True)):
             length_before = lengths_before[session.session_id]

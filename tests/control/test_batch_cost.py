@@ -50,3 +50,13 @@ def test_what_grows_with_every_item_may_be_divided_and_what_does_not_may_not() -
     assert 15 <= learnt(0.008, 0.002, sizes).divisible_size <= 20
     assert learnt(0.010, 0.0, sizes).divisible_size >= 100
     assert BatchCost().divisible_size > 1000
+
+
+def test_what_has_faded_still_holds_but_yields_to_what_comes_next() -> None:
+    cost = learnt(0.010, 0.002, [1, 4, 16, 8] * 100)
+    before_s = cost.expected_s(8)
+    cost.fade(1 / cost.weight)
+
+    assert cost.expected_s(8) == pytest.approx(before_s, rel=0.2)
+    cost.observe(8, 0.002)
+    assert cost.expected_s(8) < 0.6 * before_s

@@ -77,3 +77,23 @@ def test_before_that_half_of_the_time_is_thought_to_grow_with_the_tokens() -> No
         answers.observe(4, 0.040)
 
     assert answers.mean_s(2) == pytest.approx(0.030, rel=0.01)
+
+
+def test_what_is_hardly_asked_for_any_more_is_soon_known_anew() -> None:
+    answers = AnswerTime()
+    for _ in range(100):
+        answers.observe(4, 0.080)
+    for _ in range(4):
+        answers.fade()
+        answers.fade()  # nothing more is forgotten
+        answers.observe(4, 0.008)
+
+    assert answers.mean_s(4) == pytest.approx(0.008 + 0.072 / 16, rel=0.05)
+
+
+def test_nothing_fades_where_nothing_is_known() -> None:
+    answers = AnswerTime()
+    answers.fade()
+    answers.observe(4, 0.008)
+
+    assert answers.mean_s(4) == pytest.approx(0.008)

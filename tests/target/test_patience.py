@@ -124,3 +124,16 @@ def test_what_is_better_for_many_requests_is_not_worse_for_few(between: int) -> 
     patience.face(1)
     assert patience.answer_s(1.0, 5) == pytest.approx(0.1, rel=0.2)
     assert patience.chance > 0.9
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_trial_soon_shows_how_long_answers_take_by_now(*, is_alone: bool) -> None:
+    """One of a lone request at a time, after load under which its draft was slow."""
+    patience, session = Patience(), make_session()
+    patience.face(1)
+    for _ in range(100):
+        patience.observe_answer(session, 10.08, 5)
+    for _ in range(3):
+        patience.give_a_chance(1.0, is_alone=is_alone)
+        patience.observe_answer(session, 10.01, 5)
+    assert (patience.answer_s(1.0, 5) < 0.02) == is_alone
