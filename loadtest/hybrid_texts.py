@@ -3,7 +3,7 @@
     python loadtest/hybrid_texts.py --folder build/hybrid
     python loadtest/hybrid_texts.py --folder build/hybrid --draft DRAFT --name NAME
 
-The prompts were written by hand, after the training, as people write them: 20 each for chat,
+The prompts were written by hand, after the first training, as people write them: 20 each for chat,
 summarising and code. The first call lets the bundled target answer them in float32, greedy, at
 temperature 1 and at temperature 0.7 with top-p 0.9, and keeps the target's most likely tokens of
 every position. A draft is asked about the same texts, in one pass per text. With `--missing 0.1`

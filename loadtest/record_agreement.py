@@ -1,6 +1,7 @@
 """Records how far proposals agree with a target's answers, for the simulator.
 
     python -m loadtest.record_agreement --answers build/answers.json
+    python -m loadtest.record_agreement     # the bundled model's only
 
 The answers are those of `loadtest.lookup_acceptance`, which makes the file if it is not there.
 Prompt lookup is replayed over each: at every place, what it would propose and how much of that the
@@ -31,15 +32,13 @@ FOLDER = Path("specray/simulate/records")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=Path, required=True)
+    parser.add_argument("--answers", type=Path)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     args = parser.parse_args()
-    if not args.answers.exists():
-        write_answers(args.answers)
-    answers = [Answer(*row) for row in json.loads(args.answers.read_text())]
     meta = collect_meta([]) | {"command": " ".join(["python", "-m", "loadtest.record_agreement"])}
     meta["command"] += "".join(f" {word}" for word in sys.argv[1:])
-    for setting, name in SETTINGS.items():
+    answers = read_answers(args.answers) if args.answers else []
+    for setting, name in SETTINGS.items() if answers else ():
         chosen = [answer for answer in answers if answer.setting == setting]
         entries = [
             {"kind": answer.kind, **replay(answer, PromptLookup(PromptLookupConfig()))}
@@ -49,6 +48,12 @@ def main() -> None:
         print(f"{setting}: {tokens_per_step(entries):.3f} tokens per step at depth 5")
     for mode, name in MODES.items():
         write(args.folder / f"smollm2-draft-{name}.json", meta, "rates", draft_rates(mode))
+
+
+def read_answers(path: Path) -> list[Answer]:
+    if not path.exists():
+        write_answers(path)
+    return [Answer(*row) for row in json.loads(path.read_text())]
 
 
 def replay(answer: Answer, draft: Proposer) -> dict[str, list[int]]:

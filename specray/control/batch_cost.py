@@ -32,10 +32,8 @@ class BatchCost:
         self._seconds += delay / self.weight
 
     def fade(self, keep: float) -> None:
-        """Rely less on what was learnt, so that what comes next counts for more."""
+        """Rely less on what was learnt of how long batches take; how that grows is kept."""
         self.weight *= keep
-        self._spread *= keep
-        self._joint *= keep
 
     @property
     def per_item_s(self) -> float:

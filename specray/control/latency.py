@@ -35,9 +35,12 @@ class AnswerTime:
         self._deviation_s += gain * (deviation_s - self._deviation_s)
 
     def fade(self) -> None:
-        """What is hardly asked for may have changed: the next answer counts like all before."""
-        if self._cost.weight > 1.0:
-            self._cost.fade(1 / self._cost.weight)
+        """What is hardly asked for may have changed: the next answer counts like all before.
+
+        For the mean only: one that is off by far would else be expected to be the rule.
+        """
+        if self._num_observed:
+            self._cost.fade(min(1.0, 1 / self._cost.weight))
 
     def mean_s(self, num_tokens: int) -> float | None:
         """Expected seconds; None before the first answer."""

@@ -1,6 +1,7 @@
 """Passes of one token a row, for a batch whose rows all grow by the same column."""
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,26 +20,44 @@ class _Recording(NamedTuple):
     replay: Replay
 
 
+class Recorders:
+    """Makes a recorder for each batch, until one has failed: the next would, too."""
+
+    def __init__(self, make: Callable[[], Recorder] | None) -> None:
+        self._make = make
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Recorders":
+        """CUDA's on a GPU, none elsewhere."""
+        return cls((lambda: CudaGraphs().record) if device.type == "cuda" else None)
+
+    def make(self) -> Recorder | None:
+        """A recorder, if there is one."""
+        return self._make() if self._make is not None else None
+
+    def give_up(self, error: Exception) -> None:
+        """One has failed."""
+        logger.warning("generation goes on without CUDA graphs, as one failed: %s", error)
+        self._make = None
+
+
 class Decoder:
     """Runs such passes; on a GPU they are recorded, as their launches take longer than they do."""
 
-    def __init__(
-        self, model: Any, cache: RowCache, pads: Tensor, record: Recorder | None = None
-    ) -> None:
+    def __init__(self, model: Any, cache: RowCache, pads: Tensor, recorders: Recorders) -> None:
         """Takes all rows of a cache.
 
         Args:
             model: a causal LM on its device.
             cache: of the rows.
             pads: [rows], columns before each row's text.
-            record: CUDA's on a GPU if left out.
+            recorders: of passes.
         """
         self._model = model
         self._cache = cache
         self._pads = pads
-        if record is None and model.device.type == "cuda":
-            record = CudaGraphs().record
-        self._record_run = record
+        self._recorders = recorders
+        self._record_run = recorders.make()
         self._recordings: dict[int, _Recording] = {}  # by the columns that they read
         self._tokens = torch.zeros(len(pads), dtype=torch.long, device=pads.device)
         self._column = torch.zeros(1, dtype=torch.long, device=pads.device)
@@ -59,8 +78,9 @@ class Decoder:
         try:
             recording = self._recordings.get(stop) or self._record(stop)
         except RuntimeError as error:
-            logger.warning("generation goes on without CUDA graphs, as one failed: %s", error)
+            self._recorders.give_up(error)
             self._record_run = None
+            self._recordings.clear()
             return self._run(stop)
         recording.replay()
         return recording.hidden

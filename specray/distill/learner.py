@@ -12,7 +12,7 @@ from specray.distill.prefix import PrefixStore
 from specray.distill.shards import Answers
 from specray.distill.student import layers_of
 
-_LOSS_ROWS = {"cpu": 512, "cuda": 4096}  # positions whose logits are held at once
+_LOGITS_BYTES = {"cpu": 1 << 25, "cuda": 1 << 28}  # that are held at once
 
 
 class Texts(NamedTuple):
@@ -72,7 +72,7 @@ class Learner:
         hidden = self.hidden(texts, indices, batch)
         leaf = hidden.detach().requires_grad_(True)
         total, count = 0.0, len(leaf)
-        rows = _LOSS_ROWS[leaf.device.type]
+        rows = max(1, _LOGITS_BYTES[leaf.device.type] // (4 * len(self._weight)))
         for first in range(0, count, rows):
             part = slice(first, first + rows)
             targets = Targets(*(field[part].to(leaf.device) for field in batch.targets))

@@ -165,7 +165,7 @@ class _Writer:
             if is_usable(text)
         ]
 
-    def _fill(self, shards: Sequence["_Shard"], kind: str, split: str) -> None:
+    def _fill(self, shards: Sequence[_Shard], kind: str, split: str) -> None:
         texts = self._generate(kind, split, [i for shard in shards for i in shard.indices])
         for shard in shards:
             write_json_lines(shard.path, islice(texts, len(shard.indices)))

@@ -72,7 +72,7 @@ class RowCache(Cache):
         return keys[:, :, : self._stop], values[:, :, : self._stop]
 
     def get_seq_length(self, _layer_idx: int = 0) -> int:
-        """Columns before the running pass."""
+        """Columns that the running pass reads, less the ones it writes."""
         return self._stop - len(self._columns)
 
 

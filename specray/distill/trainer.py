@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _CLIP = 1.0
 _TELL_EVERY = 20  # steps
+_TRAINING_PER_EVAL = 10  # times what an evaluation takes, at least, between two of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Trainer:
         self.progress = Progress()
         if self._checkpoint.is_file():
             checkpoint.restore(self._checkpoint, self.progress, learner.layers, self._optimizer)
-            self._forget_later_figures()
             logger.info("training resumes at step %d", self.progress.step)
+        self._forget_later_figures()
         # The file knows best: a kill may have come between it and the checkpoint.
         self.progress.best = _loss_of(self._best, self.progress.best)
         if self.progress.num_answers != len(self._lengths):
@@ -71,13 +72,16 @@ class Trainer:
     def run(self, on_step: Callable[[Progress], None] = lambda _: None) -> None:
         """Trains until the budget is spent; a KeyboardInterrupt ends it in good order."""
         saved = evaluated = time.monotonic()
+        eval_every_s = self._plan.eval_every_s
         try:
             while self._spent() < 1:
                 self._step()
                 on_step(self.progress)
-                if time.monotonic() - evaluated >= self._plan.eval_every_s:
+                if time.monotonic() - evaluated >= eval_every_s:
+                    began = time.monotonic()
                     self._evaluate()
                     evaluated = time.monotonic()
+                    eval_every_s = max(eval_every_s, _TRAINING_PER_EVAL * (evaluated - began))
                 if time.monotonic() - saved >= self._plan.save_every_s:
                     self._save()
                     saved = time.monotonic()

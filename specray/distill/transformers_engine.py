@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specray.distill.decoding import Decoder, run_pass
+from specray.distill.decoding import Decoder, Recorders, run_pass
 from specray.distill.generation import Completion, SampleRequest
 from specray.distill.loops import is_looping
 from specray.distill.row_cache import RowCache, bytes_per_column
@@ -18,6 +18,7 @@ from specray.models.memory import free_bytes
 logger = logging.getLogger(__name__)
 
 _CACHE_SHARE = 0.4  # of free memory: giving rows up copies the others, and passes need some too
+_USUAL_COLUMNS = 512  # of a prompt and its answer
 _PREFILL_TOKENS = {"cpu": 8192, "cuda": 131072}  # of one forward pass, padding included
 _LOOK_FOR_LOOPS_EVERY = 32  # steps
 # Share of rows still running below which the others' memory is given up: on a GPU passes are then
@@ -34,6 +35,7 @@ class TransformersGenerator:
         end_ids: frozenset[int],
         num_at_once: int = 128,
         free: Callable[[torch.device], int] = free_bytes,
+        recorders: Recorders | None = None,
     ) -> None:
         """Takes the model as it is.
 
@@ -42,11 +44,18 @@ class TransformersGenerator:
             end_ids: tokens that end an answer.
             num_at_once: most requests that run together; fewer where memory is short.
             free: bytes that a device has left.
+            recorders: of passes; CUDA's on a GPU if left out.
         """
         self._model = model.eval()
         self._end_ids = end_ids
-        self.num_at_once = num_at_once
+        self._most_at_once = num_at_once
         self._free = free
+        self._recorders = recorders or Recorders.of(model.device)
+
+    @property
+    def num_at_once(self) -> int:
+        """As many texts of a usual length as memory has room for."""
+        return min(self._most_at_once, self._rows_of(_USUAL_COLUMNS))
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[SampleRequest], top_k: int) -> list[Completion]:
@@ -57,28 +66,39 @@ class TransformersGenerator:
         completions: dict[int, Completion] = {}
         num_batches = -(-len(order) // self._rows_at_once(requests))
         for part in (rows.tolist() for rows in np.array_split(order, num_batches)):
-            batch = _Batch(self._model, [requests[i] for i in part], self._end_ids, top_k)
-            completions |= zip(part, batch.run(), strict=True)
+            asked = [requests[i] for i in part]
+            # Not kept in a name: its memory is free again before the next batch takes its own.
+            done = _Batch(self._model, asked, self._end_ids, top_k, self._recorders).run()
+            completions |= zip(part, done, strict=True)
         return [completions[i] for i in range(len(requests))]
 
     def _rows_at_once(self, requests: Sequence[SampleRequest]) -> int:
         """As many as memory has room for: a row takes all of its columns from the start."""
         longest = max(len(request.prompt) for request in requests)
         num_columns = longest + max(request.max_tokens for request in requests)
-        room = int(_CACHE_SHARE * self._free(self._model.device))
-        num_rows = max(1, room // (num_columns * bytes_per_column(self._model)))
-        if num_rows < min(self.num_at_once, len(requests)):
+        num_rows = self._rows_of(num_columns)
+        if num_rows < min(self._most_at_once, len(requests)):
             logger.info("%d texts at once: memory has room for no more", num_rows)
-        return min(self.num_at_once, num_rows)
+        return min(self._most_at_once, num_rows)
+
+    def _rows_of(self, num_columns: int) -> int:
+        room = int(_CACHE_SHARE * self._free(self._model.device))
+        return max(1, room // (num_columns * bytes_per_column(self._model)))
 
 
 class _Batch:
     """Rows padded on the left, so that every row's next token goes into the same column."""
 
     def __init__(
-        self, model: Any, requests: list[SampleRequest], end_ids: frozenset[int], top_k: int
+        self,
+        model: Any,
+        requests: list[SampleRequest],
+        end_ids: frozenset[int],
+        top_k: int,
+        recorders: Recorders,
     ) -> None:
         self._model = model
+        self._recorders = recorders
         self._requests = requests
         self._width = max(len(request.prompt) for request in requests)
         self._max_tokens = max(request.max_tokens for request in requests)
@@ -102,7 +122,7 @@ class _Batch:
     def run(self) -> list[Completion]:
         """Generates until every row has ended."""
         hidden = self._prefill()
-        decode = Decoder(self._model, self._cache, self._pads)
+        decode = Decoder(self._model, self._cache, self._pads, self._recorders)
         for count in range(1, self._max_tokens + 1):
             tokens = self._choose(hidden, count - 1)
             going = self._going(tokens, count)
@@ -112,7 +132,8 @@ class _Batch:
             if num_going < _COMPACT_AT[tokens.device.type] * len(self._held):
                 self._cache.keep(going)
                 self._held, tokens = self._held[going], tokens[going]
-                decode = Decoder(self._model, self._cache, self._pads[self._held])
+                pads = self._pads[self._held]
+                decode = Decoder(self._model, self._cache, pads, self._recorders)
             hidden = decode(tokens, self._width + count - 1)
         return self._collect()
 
@@ -130,14 +151,22 @@ class _Batch:
         device = self._model.device
         rows_at_once = max(1, _PREFILL_TOKENS[device.type] // self._width)
         columns = torch.arange(self._width, device=device)
-        hidden = []
-        for first in range(0, len(self._requests), rows_at_once):
+        hidden: list[Tensor] = []
+        first = 0
+        while first < len(self._requests):
             part = self._requests[first : first + rows_at_once]
             texts = [(0,) * (self._width - len(r.prompt)) + r.prompt for r in part]
             ids = torch.tensor(texts, device=device)
             pads = self._pads[first : first + len(part)]
             self._cache.select(first, len(part))
-            hidden.append(run_pass(self._model, self._cache, ids, columns, pads, self._width))
+            try:
+                hidden.append(run_pass(self._model, self._cache, ids, columns, pads, self._width))
+            except torch.OutOfMemoryError:
+                if rows_at_once == 1:
+                    raise
+                rows_at_once = -(-rows_at_once // 2)  # what a pass takes depends on the model
+                continue
+            first += len(part)
         self._cache.select(0, len(self._requests))
         return torch.cat(hidden)
 

@@ -28,7 +28,7 @@ def save_target(folder: Path) -> None:
 
 
 def save_draft(folder: Path) -> None:
-    """Writes the shipped layers, with the target's embeddings, norm, head and first layers."""
+    """Writes the shipped layers, with the target's embeddings, norm and head."""
     model = _load()
     shipped = read_layers(DRAFT)
     layers = model.model.layers

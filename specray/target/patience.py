@@ -218,8 +218,8 @@ class Patience:
 
         Args:
             max_wait_s: the longest that a step waits.
-            is_alone: whether nobody but for trials is asked for, so that only these tell how long
-                answers take by now.
+            is_alone: whether it is for all that decode, so that its answers tell what others would
+                take. What a draft answers for few of many says nothing of that.
         """
         self._seen.lost_rate *= _RELIEF
         if is_alone:

@@ -328,7 +328,8 @@ class Speculation:
         )
         self._is_drafting = any(depths)
         if self._planner.is_probing:
-            self._patience.give_a_chance(self._max_wait_s(), is_alone=self._planner.is_off)
+            is_alone = self._planner.is_off and all(depths) and not num_others
+            self._patience.give_a_chance(self._max_wait_s(), is_alone=is_alone)
         told = []
         for i, (session, depth) in enumerate(zip(sessions, depths, strict=True)):
             length_before = lengths_before[session.session_id]

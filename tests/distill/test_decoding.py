@@ -9,17 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specray.distill import decoding, transformers_engine
+from specray.distill import decoding
+from specray.distill.decoding import Recorders
 from specray.distill.generation import SampleRequest
 from specray.distill.row_cache import GROUPED_ATTENTION
 from specray.distill.transformers_engine import TransformersGenerator
 from specray.models.cuda import Replay
 
-CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU"))
-REQUESTS = [
-    SampleRequest(tuple(range(3, 4 + 3 * i)), seed, 150 - 9 * i, i % 2) for i, seed in
-    enumerate(range(10))
-]  # fmt: skip
+REQUESTS = [SampleRequest(tuple(range(3, 4 + 3 * i)), i, 150 - 9 * i, i % 2) for i in range(10)]
 
 
 @pytest.fixture(scope="module")
@@ -46,59 +43,37 @@ class Recorder:
         return replay
 
 
-def texts(model: Any) -> list[list[int]]:
-    generator = TransformersGenerator(model, frozenset({0}), num_at_once=5)
+def texts(model: Any, recorders: Recorders | None = None) -> list[list[int]]:
+    generator = TransformersGenerator(model, frozenset({0}), 5, recorders=recorders)
     return [found.token_ids.tolist() for found in generator.generate(REQUESTS, top_k=3)]
 
 
-def patch_recorder(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
-    class Recording(decoding.Decoder):
-        def __init__(self, model: Any, cache: Any, pads: Any) -> None:
-            super().__init__(model, cache, pads, record)
-
-    monkeypatch.setattr(transformers_engine, "Decoder", Recording)
-
-
-def test_replayed_passes_give_the_same_texts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_passes_give_the_same_texts(model: Any) -> None:
     plain = texts(model)
     recorder = Recorder()
-    patch_recorder(monkeypatch, recorder)
 
-    assert texts(model) == plain
+    assert texts(model, Recorders(lambda: recorder)) == plain
     assert max(map(len, plain)) > 2 * decoding._COLUMNS
     assert 4 <= recorder.num_recordings < recorder.num_replays / 4
 
 
-def test_without_recordings_it_goes_on(
-    model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    plain = texts(model)
-
+def test_without_recordings_it_goes_on(model: Any, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Callable[[], None]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    patch_recorder(monkeypatch, fail)
     with caplog.at_level(logging.WARNING):
-        assert texts(model) == plain
+        assert texts(model, Recorders(lambda: fail)) == texts(model)
 
-    assert "without CUDA graphs, as one failed: operation not permitted" in caplog.text
+    (record,) = caplog.records  # the second batch does not try again
+    assert "without CUDA graphs, as one failed: operation not permitted" in record.message
 
 
-@pytest.mark.parametrize("device", [CUDA])
-def test_a_gpu_gives_the_same_texts(
-    target: Path, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU")
+def test_a_gpu_gives_the_same_texts(target: Path, caplog: pytest.LogCaptureFixture) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
     )
-    model = model.to(device)
-    recorded = texts(model)
+    model = model.to("cuda")
+
+    assert texts(model) == texts(model, Recorders(None))
     assert "without CUDA graphs" not in caplog.text
-
-    class Plain(decoding.Decoder):
-        def __call__(self, tokens: Any, column: int) -> Any:
-            self._record_run = None
-            return super().__call__(tokens, column)
-
-    monkeypatch.setattr(transformers_engine, "Decoder", Plain)
-    assert texts(model) == recorded

@@ -25,9 +25,8 @@ def test_a_text_is_cut_before_the_third_round_of_its_loop(text: str, length: int
 def test_rows_are_told_to_loop_together() -> None:
     rng = np.random.default_rng(0)
     texts = rng.integers(0, 3, (400, 120)).astype(np.int32)
-    for row, period in enumerate(
-        range(1, 80), start=100
-    ):  # some longer than any that is looked for
+    for period in range(1, 80):  # some longer than any that is looked for
+        row = 100 + period
         start = 120 - int(rng.uniform(2, 4) * period) % 120
         for i in range(start + period, 120):
             texts[row, i] = texts[row, i - period]

@@ -154,6 +154,19 @@ def test_figures_of_steps_that_were_lost_are_forgotten(
     assert [point["step"] for point in read_curve(work)] == [read_curve(work)[-1]["step"]]
 
 
+def test_figures_of_a_training_without_a_checkpoint_are_forgotten(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    """A short one is measured before it is first saved."""
+    work = WorkFolder(tmp_path)
+    make_trainer(target, answers, tmp_path, tokens=100).run()
+    work.checkpoint.unlink()
+
+    make_trainer(target, answers, tmp_path, tokens=100).run()
+
+    assert len(read_curve(work)) == 1
+
+
 def test_more_answers_begin_a_new_epoch(
     target: Path, answers: list[Answer], tmp_path: Path
 ) -> None:

@@ -126,3 +126,36 @@ def test_a_column_takes_what_the_cache_does(model: Any) -> None:
 
 def test_no_requests_no_answers(generator: TransformersGenerator) -> None:
     assert generator.generate([], 3) == []
+
+
+def test_a_prefill_that_finds_no_memory_is_parted(
+    target: Path, generator: TransformersGenerator
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    requests = [SampleRequest(PROMPTS[i % 4], i, 9) for i in range(7)]
+    num_rows: list[int] = []
+
+    def small(_module: Any, _args: Any, inputs: dict[str, Any]) -> None:
+        rows, width = inputs["input_ids"].shape
+        if width > 1 and rows > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        num_rows.append(rows)
+
+    model.base_model.register_forward_pre_hook(small, with_kwargs=True)
+    short = TransformersGenerator(model, frozenset({0}))
+
+    wanted = [c.token_ids.tolist() for c in generator.generate(requests, top_k=0)]
+    assert [c.token_ids.tolist() for c in short.generate(requests, top_k=0)] == wanted
+    assert num_rows[:4] == [2, 2, 2, 1]
+
+
+def test_a_large_model_is_not_asked_for_more_than_it_has_memory_for(model: Any) -> None:
+    row_bytes = 512 * bytes_per_column(model)
+    generators = [
+        TransformersGenerator(model, frozenset({0}), 100, free=lambda _, n=n: n * row_bytes)
+        for n in (0, 50, 1000)
+    ]
+
+    assert [generator.num_at_once for generator in generators] == [1, 20, 100]
