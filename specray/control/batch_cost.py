@@ -32,7 +32,7 @@ class BatchCost:
         self._seconds += delay / self.weight
 
     def fade(self, keep: float) -> None:
-        """Rely less on what was learnt of how long batches take; how that grows is kept."""
+        """Rely less on what was learnt: it holds, but what comes next counts for more."""
         self.weight *= keep
 
     @property

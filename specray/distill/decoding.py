@@ -78,7 +78,8 @@ class Decoder:
         try:
             recording = self._recordings.get(stop) or self._record(stop)
         except RuntimeError as error:
-            self._recorders.give_up(error)
+            if not isinstance(error, torch.OutOfMemoryError):  # the next batch may be smaller
+                self._recorders.give_up(error)
             self._record_run = None
             self._recordings.clear()
             return self._run(stop)
@@ -131,4 +132,4 @@ def run_pass(
         past_key_values=cache,
         use_cache=True,
     )
-    return output.last_hidden_state[:, -1]
+    return output.last_hidden_state[:, -1].clone()  # not a view that keeps all tokens' alive

@@ -92,9 +92,12 @@ class Trainer:
 
     def _forget_later_figures(self) -> None:
         """Figures of steps that a kill took back will be noted again."""
+        lines = self._curve_until(self.progress.step)
+        write_text(self._curve, "".join(f"{line}\n" for line in lines))
+
+    def _curve_until(self, step: int) -> list[str]:
         lines = self._curve.read_text("utf-8").splitlines() if self._curve.is_file() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= self.progress.step]
-        write_text(self._curve, "".join(line + "\n" for line in kept))
+        return [line for line in lines if json.loads(line)["step"] <= step]
 
     def _save(self) -> None:
         checkpoint.save(self._checkpoint, self.progress, self._learner.layers, self._optimizer)
@@ -139,16 +142,17 @@ class Trainer:
     def _evaluate(self) -> None:
         """Notes the figures of held-out answers; keeps the layers if they are the best so far."""
         figures = evaluate(self._learner, self._held_out)
-        with self._curve.open("a") as file:
-            file.write(json.dumps({**self.progress.as_dict(), **figures._asdict()}) + "\n")
+        point = {**self.progress.as_dict(), **figures._asdict()}
+        lines = self._curve_until(self.progress.step - 1)  # not twice where a finished one is run
+        write_text(self._curve, "".join(f"{line}\n" for line in [*lines, json.dumps(point)]))
         logger.info(
             "held-out after %d tokens: KL %.3f, greedy agreement %.3f, overlap %.3f",
             self.progress.tokens,
             *figures,
         )
         if figures.loss < self.progress.best:
-            point = BestPoint(figures.loss, self.progress.tokens, self.progress.seconds)
-            save_best(self._best, self._learner.layers, point)
+            best = BestPoint(figures.loss, self.progress.tokens, self.progress.seconds)
+            save_best(self._best, self._learner.layers, best)
             # Not before: after an interrupt during the writing the last evaluation writes it again.
             self.progress.best = figures.loss
 

@@ -162,9 +162,9 @@ class _Batch:
             try:
                 hidden.append(run_pass(self._model, self._cache, ids, columns, pads, self._width))
             except torch.OutOfMemoryError:
-                if rows_at_once == 1:
+                if len(part) == 1:
                     raise
-                rows_at_once = -(-rows_at_once // 2)  # what a pass takes depends on the model
+                rows_at_once = -(-len(part) // 2)  # what a pass takes depends on the model
                 continue
             first += len(part)
         self._cache.select(0, len(self._requests))

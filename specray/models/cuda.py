@@ -40,13 +40,15 @@ class CudaGraphs:
         self._stream = stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):  # left again whatever happens to the recording
-            for _ in range(_NUM_WARM_UPS):
-                run()
-            # Other threads of the process may use the device meanwhile.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
-            ):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):  # left again whatever happens to the recording
+                for _ in range(_NUM_WARM_UPS):
+                    run()
+                # Other threads of the process may use the device meanwhile.
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+                ):
+                    run()
+        finally:  # who goes on without it uses the same tensors
+            torch.cuda.current_stream().wait_stream(stream)
         return graph.replay

@@ -97,3 +97,14 @@ def test_nothing_fades_where_nothing_is_known() -> None:
     answers.observe(4, 0.008)
 
     assert answers.mean_s(4) == pytest.approx(0.008)
+
+
+def test_one_late_answer_after_a_fade_is_not_expected_to_be_the_rule() -> None:
+    answers = AnswerTime()
+    for _ in range(100):
+        answers.observe(4, 0.080)
+    answers.fade()
+    answers.observe(4, 0.800)
+
+    patience_s = (answers.patience_s(4) or 0.0) - (answers.mean_s(4) or 0.0)
+    assert patience_s == pytest.approx(3 * 0.1 * 0.72, rel=0.05)

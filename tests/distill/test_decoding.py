@@ -48,13 +48,14 @@ def texts(model: Any, recorders: Recorders | None = None) -> list[list[int]]:
     return [found.token_ids.tolist() for found in generator.generate(REQUESTS, top_k=3)]
 
 
-def test_replayed_passes_give_the_same_texts(model: Any) -> None:
+def test_replayed_passes_give_the_same_texts(model: Any, caplog: pytest.LogCaptureFixture) -> None:
     plain = texts(model)
     recorder = Recorder()
 
     assert texts(model, Recorders(lambda: recorder)) == plain
     assert max(map(len, plain)) > 2 * decoding._COLUMNS
     assert 4 <= recorder.num_recordings < recorder.num_replays / 4
+    assert not caplog.records
 
 
 def test_without_recordings_it_goes_on(model: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -77,3 +78,21 @@ def test_a_gpu_gives_the_same_texts(target: Path, caplog: pytest.LogCaptureFixtu
 
     assert texts(model) == texts(model, Recorders(None))
     assert "without CUDA graphs" not in caplog.text
+
+
+def test_passes_are_recorded_on_a_gpu_only() -> None:
+    assert Recorders.of(torch.device("cpu")).make() is None
+    assert Recorders.of(torch.device("cuda")).make() is not None  # touches no device yet
+
+
+def test_one_batch_without_memory_for_recordings_says_nothing_of_the_next(model: Any) -> None:
+    recorder, num_calls = Recorder(), [0]
+
+    def record(run: Callable[[], None]) -> Replay:
+        num_calls[0] += 1
+        if num_calls[0] == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return recorder(run)
+
+    assert texts(model, Recorders(lambda: record)) == texts(model)
+    assert recorder.num_recordings > 1

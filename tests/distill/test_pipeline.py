@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline
+from specray.distill import STEPS, DistillSettings, Pipeline, engines, pipeline, training
 from specray.distill.generation import Completion, Generator, SampleRequest
 from specray.distill.prompts import load_prompts
 from specray.distill.shards import find_shards, load_shard
@@ -544,3 +544,19 @@ def test_a_short_training_has_a_curve_too(tmp_path: Path) -> None:
     assert ten_minutes.eval_every_s == pytest.approx(36)
     assert dataclasses.replace(ten_minutes, minutes=600.0).eval_every_s == 300
     assert dataclasses.replace(ten_minutes, minutes=None, tokens=9).eval_every_s == 300
+
+
+def test_a_training_is_told_how_often_to_measure(made: DistillSettings) -> None:
+    short = dataclasses.replace(made, tokens=None, minutes=10.0)
+    trainer = training.make_trainer(short, WorkFolder(made.work))
+
+    assert trainer._plan.eval_every_s == pytest.approx(36)
+
+
+def test_a_device_says_how_many_texts_run_together(
+    made: DistillSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(engines._AT_ONCE, "cpu", 7)
+    template = engines.load_template(made.target)
+
+    assert engines.make_generator(made, template).num_at_once == 7

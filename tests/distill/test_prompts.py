@@ -17,6 +17,7 @@ from specray.distill.prompts import (
     is_usable,
     make_prompts,
 )
+from specray.distill.tasks import OPENINGS
 from specray.distill.template import read_template
 from specray.distill.texts import find_passages
 from specray.distill.work import WorkFolder, write_json_lines
@@ -112,6 +113,22 @@ def test_files_of_prompts_are_written_together(tmp_path: Path) -> None:
     chats = sorted(path.name for path in works[1].synthetic.glob("train-chat-*"))
     assert chats == [f"train-chat-{i:05d}-of-{256 if i < 4 else 176}.jsonl" for i in range(5)]
     assert [talker.num_calls for talker in talkers] == [12, 7]
+
+
+def test_files_of_prompts_that_are_missing_are_written_as_they_were(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = PLAIN_TEMPLATE
+    plan, template, work = PromptPlan(2400, 2), read_template(tokenizer), WorkFolder(tmp_path)
+    words = "What is number {}? (bot) No"
+    made = make_prompts(plan, work, template, _Talker(words, 768), few_texts)
+    for path in (work.prompts, *work.synthetic.glob("train-chat-0000[13]*")):
+        path.unlink()
+    talker = _Talker(words, 768)
+
+    assert make_prompts(plan, work, template, talker, few_texts) == made
+    assert talker.num_calls == 1
+    for path in work.synthetic.glob("train-summarising-*"):  # two, whose openings begin anew
+        assert json.loads(path.read_text().splitlines()[0]).startswith(OPENINGS["summarising"][0])
 
 
 def users_prompts(folder: Path, file: Path, **changes: Any) -> list[Prompt]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from specray.distill import best
+from specray.distill import best, learner, trainer
 from specray.distill.checkpoint import Progress
 from specray.distill.dataset import StoredAnswers
 from specray.distill.examples import choose_head
@@ -266,3 +267,54 @@ def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: 
 
     names = load_file(WorkFolder(tmp_path).best).keys()
     assert {name.partition(".")[0] for name in names} == {"0", "1"}
+
+
+def test_logits_are_held_in_parts_that_add_up(
+    target: Path, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
+    head = choose_head(answers, model.config.vocab_size, 50)
+    made = Learner(model, head, LOSSES["forward_kl"], autocast=None)
+    logits, rows, found = made.logits, [], []
+    monkeypatch.setattr(made, "logits", lambda hidden: rows.append(len(hidden)) or logits(hidden))
+    for num_rows in (1000, 7):
+        rows.clear()
+        monkeypatch.setattr(learner, "_LOGITS_BYTES", {"cpu": 4 * len(head.token_ids) * num_rows})
+        made.layers.zero_grad()
+        loss, count = made.accumulate(Texts(answers), range(len(answers)))
+        found.append((loss, count, [weight.grad.clone() for weight in made.layers.parameters()]))
+
+    (whole_loss, whole_count, whole), (loss, count, parts) = found
+    assert max(rows) == 7
+    assert sum(rows) == count == whole_count
+    assert loss == pytest.approx(whole_loss, rel=1e-5)
+    for one, other in zip(parts, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_measuring_takes_a_small_part_of_a_training(
+    target: Path, answers: list[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, evaluate = [0.0], trainer.evaluate
+
+    def slow(*args: Any) -> Any:
+        now_s[0] += 0.5
+        return evaluate(*args)
+
+    def tick(_: Progress) -> None:
+        now_s[0] += 1.0
+
+    monkeypatch.setattr(trainer, "evaluate", slow)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    make_trainer(target, answers, tmp_path, eval_every_s=0).run(tick)
+
+    assert [point["step"] for point in read_curve(WorkFolder(tmp_path))][:3] == [1, 6, 11]
+
+
+def test_a_finished_training_that_is_run_again_adds_no_figures(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        make_trainer(target, answers, tmp_path, tokens=100).run()
+
+    assert len(read_curve(WorkFolder(tmp_path))) == 1

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from specray.distill import transformers_engine
 from specray.distill.generation import SampleRequest
 from specray.distill.loops import loop_start
 from specray.distill.row_cache import GROUPED_ATTENTION, RowCache, bytes_per_column
@@ -149,6 +150,61 @@ def test_a_prefill_that_finds_no_memory_is_parted(
     wanted = [c.token_ids.tolist() for c in generator.generate(requests, top_k=0)]
     assert [c.token_ids.tolist() for c in short.generate(requests, top_k=0)] == wanted
     assert num_rows[:4] == [2, 2, 2, 1]
+
+
+def test_a_prefill_of_one_text_that_finds_no_memory_fails(target: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    num_calls = [0]
+
+    def full(*_: Any) -> None:
+        num_calls[0] += 1
+        assert num_calls[0] < 30, "endless"
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.base_model.register_forward_pre_hook(full)
+    with pytest.raises(torch.OutOfMemoryError):
+        TransformersGenerator(model, frozenset({0})).generate([SampleRequest((5,), 0, 2)] * 3, 0)
+
+
+@pytest.mark.parametrize(("most", "rows"), [(12, [2, 2, 2, 1]), (3, [1] * 7)])
+def test_a_prefills_passes_are_bounded(
+    target: Path,
+    generator: TransformersGenerator,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    rows: list[int],
+) -> None:
+    requests = [SampleRequest(PROMPTS[i % 4], i, 9) for i in range(7)]
+    wanted = [c.token_ids.tolist() for c in generator.generate(requests, top_k=0)]
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    shapes: list[Any] = []
+    model.base_model.register_forward_pre_hook(
+        lambda _module, _args, inputs: shapes.append(inputs["input_ids"].shape), with_kwargs=True
+    )
+    monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", {"cpu": most})
+
+    found = TransformersGenerator(model, frozenset({0})).generate(requests, top_k=0)
+
+    assert [c.token_ids.tolist() for c in found] == wanted
+    assert [shape[0] for shape in shapes if shape[1] > 1] == rows
+
+
+def test_rows_at_their_end_are_given_up(target: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=torch.float32, attn_implementation=GROUPED_ATTENTION
+    )
+    num_rows: list[int] = []
+    model.base_model.register_forward_pre_hook(
+        lambda _module, _args, inputs: num_rows.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    requests = [SampleRequest((5,), i, n) for i, n in enumerate((2, 2, 9, 9))]
+    TransformersGenerator(model, frozenset({-1})).generate(requests, top_k=0)
+
+    assert num_rows == [4, 4, *[2] * 7]
 
 
 def test_a_large_model_is_not_asked_for_more_than_it_has_memory_for(model: Any) -> None:

@@ -16,6 +16,7 @@ from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.trimmed_head import DRAFT_FILE
 from specray.errors import InvalidConfigError
+from specray.models import cuda
 from specray.sampling.truncation import BatchSampling, truncate
 from specray.types import Commit, OpenSession, SamplingSettings
 from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, tiny_gpt2
@@ -36,6 +37,13 @@ def folder(request: pytest.FixtureRequest, llama: PreTrainedModel, tmp_path: Pat
 
 def load(folder: Path, **settings: object) -> LanguageModel:
     return load_language_model(str(folder), ModelDraftConfig(model="x", device="cpu", **settings))
+
+
+def test_the_device_is_prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(cuda, "prepare", told.append)
+    load(folder)
+    assert told == ["cpu"]
 
 
 def trim(folder: Path) -> None:

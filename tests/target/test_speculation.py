@@ -1744,3 +1744,37 @@ def test_copies_that_are_never_accepted_become_short(copying: World) -> None:
     copying.run(20)
 
     assert sources(copying)["stop_gap"] - num_before <= 20  # of a hundred
+
+
+@pytest.mark.parametrize(
+    ("is_off", "depths", "num_others", "is_alone"),
+    [
+        (True, (2,), 0, True),
+        (True, (2, 1), 0, True),
+        (True, (2, 0), 0, False),
+        (True, (2,), 1, False),
+        (False, (2,), 0, False),
+    ],
+)
+def test_only_a_trial_for_all_tells_how_long_answers_take(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    depths: tuple[int, ...],
+    num_others: int,
+    *,
+    is_off: bool,
+    is_alone: bool,
+) -> None:
+    planner, patience = Planner(), Patience()
+    told: list[bool] = []
+    monkeypatch.setattr(patience, "give_a_chance", lambda _, *, is_alone: told.append(is_alone))
+    monkeypatch.setattr(Planner, "is_probing", True)
+    monkeypatch.setattr(planner, "wanted_depths", lambda *_args, **_kwargs: depths)
+    world.speculation = Speculation(
+        world.buffer, world.streams, world.clock, planner=planner, patience=patience
+    )
+    planner.is_off = is_off
+    for _ in depths:
+        world.open()
+    world.step(num_others=num_others)
+    assert told == [is_alone]
