@@ -16,29 +16,29 @@ class BatchCost:
     def __init__(self, memory: float = _MEMORY) -> None:
         """Knows nothing yet; keeps so much of what it knows at each batch."""
         self._memory = memory
-        self.weight = 0.0  # of what is known, in batches
+        self._weight = 0.0
         self._size = self._seconds = 0.0  # means
         self._spread = self._joint = 0.0  # sums of squares about the means
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from a finished batch."""
-        kept = self._memory * self.weight
-        self.weight = kept + 1.0
+        kept = self._memory * self._weight
+        self._weight = kept + 1.0
         deviation, delay = size - self._size, seconds - self._seconds
-        part = kept / self.weight
+        part = kept / self._weight
         self._spread = self._memory * self._spread + part * deviation**2
         self._joint = self._memory * self._joint + part * deviation * delay
-        self._size += deviation / self.weight
-        self._seconds += delay / self.weight
+        self._size += deviation / self._weight
+        self._seconds += delay / self._weight
 
-    def fade(self, keep: float) -> None:
-        """Rely less on what was learnt: it holds, but what comes next counts for more."""
-        self.weight *= keep
+    def fade(self) -> None:
+        """All that was learnt holds, but counts for no more than the next batch will."""
+        self._weight = min(self._weight, 1.0)
 
     @property
     def per_item_s(self) -> float:
         """Seconds that one more item takes."""
-        if not self.weight:
+        if not self._weight:
             return 0.0
         doubt = _DOUBT * self._size**2
         believed = 0.5 * self._seconds / self._size
@@ -57,6 +57,6 @@ class BatchCost:
     @property
     def divisible_size(self) -> int:
         """Batches of this size cost little more than larger ones, item by item; at least 1."""
-        if not self.weight or self.per_item_s * 1e6 <= self.fixed_s:
+        if not self._weight or self.per_item_s * 1e6 <= self.fixed_s:
             return 1_000_000
         return max(1, math.ceil(_SPLIT * self.fixed_s / self.per_item_s))

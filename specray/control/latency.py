@@ -39,8 +39,7 @@ class AnswerTime:
 
         For the mean only: one that is off by far would else be expected to be the rule.
         """
-        if self._num_observed:
-            self._cost.fade(min(1.0, 1 / self._cost.weight))
+        self._cost.fade()
 
     def mean_s(self, num_tokens: int) -> float | None:
         """Expected seconds; None before the first answer."""

@@ -55,7 +55,7 @@ def test_what_grows_with_every_item_may_be_divided_and_what_does_not_may_not() -
 def test_what_has_faded_still_holds_but_yields_to_what_comes_next() -> None:
     cost = learnt(0.010, 0.002, [1, 4, 16, 8] * 100)
     before_s = [cost.expected_s(size) for size in (1, 8, 16)]
-    cost.fade(1 / cost.weight)
+    cost.fade()
 
     assert [cost.expected_s(size) for size in (1, 8, 16)] == before_s
     cost.observe(8, 0.002)
