@@ -14,6 +14,7 @@ import queue
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -70,9 +71,11 @@ class Arrivals(ProposalBuffer):
         super().__init__(SUPPORT, DEPTH)
         self.proposals: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
 
-    def offer(self, proposal: Proposal, _router: str) -> Verdict:
-        self.proposals.put(proposal)
-        return Verdict.STALE  # and so is not audited: that takes its time on both ways
+    def offer_all(self, proposals: Sequence[Proposal], _router: str) -> list[Verdict]:
+        for proposal in proposals:
+            self.proposals.put(proposal)
+        # Nothing of it is used, and so not audited: that takes its time on both ways.
+        return [Verdict.STALE] * len(proposals)
 
 
 class Target:

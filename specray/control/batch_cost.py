@@ -31,6 +31,10 @@ class BatchCost:
         self._size += deviation / self._weight
         self._seconds += delay / self._weight
 
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self._weight = self._size = self._seconds = self._spread = self._joint = 0.0
+
     def fade(self) -> None:
         """All that was learnt holds, but counts for no more than the next batch will."""
         self._weight = min(self._weight, 1.0)

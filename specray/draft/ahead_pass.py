@@ -45,7 +45,6 @@ class AheadPass:
         self._max_length = min(model.max_positions, pool.capacity)
         self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
         self._cost = BatchCost(_MEMORY)  # of passes, by their tokens
-        self._is_warm = False  # kernels are made in the first pass
         self._plan = PassPlan(outcomes, self._cost, fan_out)
 
     def limit_fan_out(self, most: int) -> None:
@@ -127,11 +126,15 @@ class AheadPass:
             branch.append(token_ids[row], drawn.token_ids[row], drawn.probabilities[row])
 
     def _learn(self, num_tokens: int, seconds: float) -> None:
-        """Learns how long passes take, hardly from one that had to wait for its core."""
-        if self._is_warm:
-            expected_s = self.expected_s(num_tokens) or seconds
-            self._cost.observe(num_tokens, min(seconds, _SURPRISE * expected_s))
-        self._is_warm = True
+        """Learns how long passes take, hardly from one that had to wait for its core.
+
+        One that is much quicker shows that nothing is known: the earlier ones made kernels, or had
+        to wait themselves. Without that, passes would not be begun for long that are worth it.
+        """
+        expected_s = self.expected_s(num_tokens) or seconds
+        if seconds < expected_s / _SURPRISE:
+            self._cost.forget()
+        self._cost.observe(num_tokens, min(seconds, _SURPRISE * expected_s))
 
     @torch.inference_mode()
     def _draw(

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from specray.draft.int8_product import LARGEST_WEIGHT, product
 from specray.draft.kernels import Array
-from specray.draft.vectors import LANES
+from specray.draft.vectors import OUTPUTS, PAIRS
 
 _TINY = 1e-30  # keeps an output without weights from dividing by zero
 
@@ -23,7 +23,7 @@ _TINY = 1e-30  # keeps an output without weights from dividing by zero
 class Int8Weights(NamedTuple):
     """Of a matrix product, as `int8_product.product` takes them."""
 
-    weight: Array  # [out, in padded] int8
+    weight: Array  # [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded by zeros
     scales: Array  # [out] float32
     bias: Array  # [out] float32
 
@@ -35,13 +35,20 @@ class Int8Weights(NamedTuple):
             weight: [out, in] on the CPU, any float type.
             bias: [out].
         """
-        weight = pad(weight.detach().float(), (0, -weight.shape[1] % LANES)).contiguous()
+        weight = weight.detach().float()
         scales = weight.abs().amax(1).clamp_(min=_TINY) / LARGEST_WEIGHT
-        rounded = (weight / scales[:, None]).round_().to(torch.int8).numpy()
+        rounded = (weight / scales[:, None]).round_().to(torch.int8)
         biases = (
             np.zeros(len(scales), np.float32) if bias is None else bias.detach().float().numpy()
         )
-        return Int8Weights(rounded, scales.numpy(), biases)
+        return Int8Weights(_packed(rounded), scales.numpy(), biases)
+
+
+def _packed(weight: Tensor) -> Array:
+    num_outputs, num_inputs = weight.shape
+    padded = pad(weight, (0, -num_inputs % (2 * PAIRS), 0, -num_outputs % OUTPUTS))
+    groups = padded.unflatten(1, (-1, 2)).unflatten(0, (-1, OUTPUTS))
+    return groups.transpose(1, 2).contiguous().numpy()
 
 
 class Int8Linear(nn.Module):

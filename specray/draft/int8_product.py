@@ -15,9 +15,9 @@ import torch
 from numba import float32, int16, prange
 
 from specray.draft.kernels import OPTIONS, Array
-from specray.draft.vectors import dot_products
+from specray.draft.vectors import OUTPUTS, group_products
 
-_BLOCK: Final = 16  # pairs of outputs whose weights stay in the cache while all rows pass
+_TILE: Final = 8  # rows whose sums have a register each
 LARGEST_WEIGHT: Final = 127
 _LARGEST_INPUT: Final = float32(2**15 - 2)
 _LARGEST_SUM: Final = 0.999 * 2**31  # leaves room for what float32 loses in sums
@@ -31,7 +31,8 @@ def product() -> Product:
     It computes out = x @ weight.T * scales + bias of
 
         x: [rows, in] float32.
-        weight: [out, in padded by zeros to a multiple of `LANES`] int8.
+        weight: [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded by zeros; the number
+            of pairs is a multiple of `PAIRS`.
         scales: [out] float32.
         bias: [out] float32.
         out: [rows, out] float32, overwritten.
@@ -62,60 +63,43 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
             rows[r, i] = int16(value + (float32(0.5) if value >= 0 else float32(-0.5)))
 
 
-_of_one, _of_two, _of_four = (dot_products(num_rows) for num_rows in (1, 2, 4))
+_multiply_group = group_products(_TILE)
 
 
 def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
-    """Tiles of four rows, then two, then one, by two outputs: what is loaded is used repeatedly.
-
-    The outputs lie half the matrix apart: two streams from memory, each in its order. Of an odd
-    number one is computed twice.
-    """
-    num_rows, length = len(x), weight.shape[1]
-    rows = np.zeros((num_rows, length), np.int16)
+    """Tiles of up to eight rows by one group of outputs: what is loaded is used repeatedly."""
+    num_rows, num_groups, num_pairs = len(x), len(weight), weight.shape[1]
+    rows = np.zeros((num_rows, 2 * num_pairs), np.int16)
     row_scales = np.empty(num_rows, np.float32)
     _round(x, rows, row_scales)
-    half, apart, stride = (len(weight) + 1) // 2, len(weight) // 2, 2 * length
-    for block in prange((half + _BLOCK - 1) // _BLOCK):
-        outputs = range(block * _BLOCK, min((block + 1) * _BLOCK, half))
-        for r in range(0, num_rows - 3, 4):
-            row = rows.ctypes.data + r * stride
-            p, q, s, t = row_scales[r], row_scales[r + 1], row_scales[r + 2], row_scales[r + 3]
-            for o in outputs:
-                first, n = weight.ctypes.data + o * length, o + apart
-                a, e, b, f, c, g, d, h = _of_four(
-                    first, first + apart * length, row, stride, length
-                )
-                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
-                out[r + 1, o], out[r + 1, n] = _scaled(b, f, o, n, q, scales, bias)
-                out[r + 2, o], out[r + 2, n] = _scaled(c, g, o, n, s, scales, bias)
-                out[r + 3, o], out[r + 3, n] = _scaled(d, h, o, n, t, scales, bias)
-        r = num_rows - num_rows % 4
-        if num_rows % 4 >= 2:
-            row, p, q = rows.ctypes.data + r * stride, row_scales[r], row_scales[r + 1]
-            for o in outputs:
-                first, n = weight.ctypes.data + o * length, o + apart
-                a, e, b, f = _of_two(first, first + apart * length, row, stride, length)
-                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
-                out[r + 1, o], out[r + 1, n] = _scaled(b, f, o, n, q, scales, bias)
-            r += 2
-        if r < num_rows:
-            row, p = rows.ctypes.data + r * stride, row_scales[r]
-            for o in outputs:
-                first, n = weight.ctypes.data + o * length, o + apart
-                a, e = _of_one(first, first + apart * length, row, stride, length)
-                out[r, o], out[r, n] = _scaled(a, e, o, n, p, scales, bias)
-
-
-@numba.njit(**OPTIONS)
-def _scaled(
-    a: int, b: int, first: int, second: int, scale: float, scales: Array, bias: Array
-) -> tuple[float, float]:
-    """Two outputs of a row from their integers."""
-    return (
-        a * (scales[first] * scale) + bias[first],
-        b * (scales[second] * scale) + bias[second],
-    )
+    last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of the last group, if that is not full
+    num_last = len(scales) % OUTPUTS
+    if num_last:
+        last[0, :num_last], last[1, :num_last] = scales[-num_last:], bias[-num_last:]
+    for group in prange(num_groups):
+        weights = weight.ctypes.data + group * 2 * OUTPUTS * num_pairs
+        if num_last and group == num_groups - 1:
+            group_scales, stride = last.ctypes.data, 4 * OUTPUTS
+            group_bias, outputs = group_scales + stride, group_scales + 2 * stride
+        else:
+            first, stride = 4 * OUTPUTS * group, 4 * len(scales)
+            group_scales, group_bias = scales.ctypes.data + first, bias.ctypes.data + first
+            outputs = out.ctypes.data + first
+        for r in range(0, num_rows, _TILE):
+            _multiply_group(
+                min(_TILE, num_rows - r),
+                weights,
+                num_pairs,
+                group_scales,
+                group_bias,
+                rows.ctypes.data + 4 * num_pairs * r,
+                4 * num_pairs,
+                row_scales.ctypes.data + 4 * r,
+                outputs + stride * r,
+                stride,
+            )
+    if num_last:
+        out[:, -num_last:] = last[2:, :num_last]
 
 
 _on_one_thread = numba.njit(**OPTIONS)(_multiply)

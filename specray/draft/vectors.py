@@ -5,7 +5,7 @@ nothing is checked. Registers wider than the processor's are divided by LLVM.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any, Final, NamedTuple
 
 import llvmlite.binding
@@ -44,46 +44,124 @@ def _find_multiplier() -> _Multiplier:
 
 _MULTIPLIER: Final = _find_multiplier()
 LANES: Final = _MULTIPLIER.num_lanes
-"""What a row that `dot_products` takes must be a multiple of."""
+OUTPUTS: Final = LANES
+"""In a group of `group_products`: two registers of sums."""
+PAIRS: Final = 4
+"""What the number of pairs of inputs of `group_products` must be a multiple of."""
+_SUMS_AT_ONCE: Final = 8  # that a processor works on: two a cycle, four cycles each
+_FETCHED_AHEAD: Final = 8192  # bytes
+
+
+class _Group(NamedTuple):
+    """What `group_products` takes beside the number of rows."""
+
+    weights: Any  # address of [pairs, OUTPUTS, 2] int8
+    num_pairs: Any  # of inputs, a multiple of `PAIRS`
+    scales: Any  # address of [OUTPUTS] float32
+    bias: Any  # address of [OUTPUTS] float32
+    row: Any  # address of the first row: [pairs, 2] int16
+    row_stride: Any  # how many bytes the rows lie apart
+    row_scales: Any  # address of [rows] float32
+    out: Any  # address of the first row's outputs: [OUTPUTS] float32
+    out_stride: Any  # how many bytes the rows' outputs lie apart
 
 
 @cache
-def dot_products(num_rows: int) -> Callable[..., tuple[int, ...]]:
-    """Dot products of `num_rows` rows of int16 with two of int8.
+def group_products(most_rows: int) -> Callable[..., None]:
+    """Products of 1 to `most_rows` rows of integers with the int8 weights of a group of outputs.
 
-    What is returned takes the addresses of the two and of the first row, how many bytes the rows
-    lie apart, and their length. It returns both int32 products of the first row, then the next
-    one's.
+    What is returned takes how many rows there are and a `_Group`'s fields, all of them int64. It
+    multiplies the sums by their output's and their row's scale and adds the bias.
+
+    A pair of inputs is spread over a register and multiplied with the pair's weights of as many
+    outputs, so that no register has to be summed up at the end. The weights that come next are
+    fetched meanwhile: where several rows are computed the processor does not by itself.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second, row, stride, length = args
-        sums = _zeros(builder, ir.VectorType(_I32, LANES // 2), 2 * num_rows)
-        wide = ir.VectorType(_I16, LANES)
-        with cgutils.for_range_slice(builder, _I64(0), length, _I64(LANES), intp=_I64) as (i, _):
-            weights = [
-                builder.sext(
-                    _load(builder, builder.add(address, i), ir.VectorType(_I8, LANES)), wide
-                )
-                for address in (first, second)
-            ]
-            start = builder.add(row, builder.shl(i, _I64(1)))
-            for r in range(num_rows):
-                address = builder.add(start, builder.mul(stride, _I64(r)))
-                inputs = _load(builder, address, wide)
-                for place, weight in zip(sums[2 * r : 2 * r + 2], weights, strict=True):
-                    product = _products_of_pairs(builder, weight, inputs)
-                    builder.store(builder.add(builder.load(place), product), place)
-        totals = [_total(builder, builder.load(place)) for place in sums]
-        return context.make_tuple(builder, signature.return_type, totals)
+        end = builder.append_basic_block("end")
+        choice = builder.switch(args[0], end)
+        for num_rows in range(1, most_rows + 1):
+            block = builder.append_basic_block(f"rows.{num_rows}")
+            choice.add_case(_I64(num_rows), block)
+            builder.position_at_end(block)
+            _multiply_group(builder, num_rows, _Group(*args[1:]))
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
 
     @intrinsic
-    def products(context: Any, first: Any, second: Any, row: Any, stride: Any, length: Any) -> Any:
-        returned = types.UniTuple(types.int32, 2 * num_rows)
-        return returned(*[types.int64] * 5), generate
+    def products(
+        context: Any,
+        num_rows: Any,
+        weights: Any,
+        num_pairs: Any,
+        scales: Any,
+        bias: Any,
+        row: Any,
+        row_stride: Any,
+        row_scales: Any,
+        out: Any,
+        out_stride: Any,
+    ) -> Any:
+        return types.void(*[types.int64] * 10), generate
 
-    made: Callable[..., tuple[int, ...]] = products
+    made: Callable[..., None] = products
     return made
+
+
+def _multiply_group(builder: Any, num_rows: int, group: _Group) -> None:
+    sums = _sum_group(builder, num_rows, group)
+    numbers = ir.VectorType(_F32, LANES // 2)
+    halves = [
+        (
+            _load(builder, _at(builder, group.scales, half, numbers), numbers),
+            _load(builder, _at(builder, group.bias, half, numbers), numbers),
+        )
+        for half in (0, 1)
+    ]
+    for r in range(num_rows):
+        source = builder.add(group.row_scales, _I64(4 * r))
+        row_scale = _spread(
+            builder, builder.load(builder.inttoptr(source, _F32.as_pointer())), numbers
+        )
+        out = builder.add(group.out, builder.mul(group.out_stride, _I64(r)))
+        for half, (scales, bias) in enumerate(halves):
+            factors = builder.fmul(scales, row_scale)
+            outputs = _fused(builder, builder.sitofp(sums[2 * r + half], numbers), factors, bias)
+            _store(builder, outputs, _at(builder, out, half, numbers))
+
+
+def _sum_group(builder: Any, num_rows: int, group: _Group) -> list[Any]:
+    """Each row's sums of products, in two registers."""
+    wide, sum_type = ir.VectorType(_I16, LANES), ir.VectorType(_I32, LANES // 2)
+    num_sums = 2 * num_rows
+    # A sum waits for the one before: few rows take several pairs at once, each with its own sums.
+    num_at_once = min(PAIRS, -(-_SUMS_AT_ONCE // num_sums))
+    places = [_zeros(builder, sum_type, num_sums) for _ in range(num_at_once)]
+    with cgutils.for_range_slice(
+        builder, _I64(0), group.num_pairs, _I64(num_at_once), intp=_I64
+    ) as (first, _):
+        for index, sums in enumerate(places):
+            pair = builder.add(first, _I64(index))
+            address = builder.add(group.weights, builder.mul(pair, _I64(2 * OUTPUTS)))
+            _prefetch(builder, builder.add(address, _I64(_FETCHED_AHEAD)))
+            weights = [
+                builder.sext(_load(builder, builder.add(address, _I64(start)), _bytes(LANES)), wide)
+                for start in (0, LANES)
+            ]
+            start = builder.add(group.row, builder.mul(pair, _I64(4)))
+            for r in range(num_rows):
+                source = builder.add(start, builder.mul(group.row_stride, _I64(r)))
+                inputs = builder.load(builder.inttoptr(source, _I32.as_pointer()))
+                spread = builder.bitcast(_spread(builder, inputs, sum_type), wide)
+                for place, half in zip(sums[2 * r : 2 * r + 2], weights, strict=True):
+                    product = _products_of_pairs(builder, half, spread)
+                    builder.store(builder.add(builder.load(place), product), place)
+    return [
+        reduce(builder.add, [builder.load(place) for place in alike])
+        for alike in zip(*places, strict=True)
+    ]
 
 
 @cache
@@ -201,6 +279,17 @@ def _store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 1
 
 
+def _bytes(number: int) -> ir.VectorType:
+    return ir.VectorType(_I8, number)
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    """Asks for a line of memory, to be read again; where there is none nothing happens."""
+    pointer = builder.inttoptr(address, _I8.as_pointer())
+    is_write, locality, is_data = _I32(0), _I32(3), _I32(1)
+    _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, is_write, locality, is_data])
+
+
 def _fused(builder: Any, a: Any, b: Any, added: Any) -> Any:
     product = builder.fmul(a, b, flags=_ANY_ORDER)
     return builder.fadd(product, added, flags=_ANY_ORDER)
@@ -227,10 +316,6 @@ def _products_of_pairs(builder: Any, a: Any, b: Any) -> Any:
         ]
         products.append(builder.mul(*halves))
     return builder.add(*products)
-
-
-def _total(builder: Any, vector: Any) -> Any:
-    return _call(builder, f"llvm.vector.reduce.add.v{vector.type.count}i32", _I32, [vector])
 
 
 def _float_total(builder: Any, vector: Any) -> Any:
