@@ -60,3 +60,12 @@ def test_what_has_faded_still_holds_but_yields_to_what_comes_next() -> None:
     assert [cost.expected_s(size) for size in (1, 8, 16)] == before_s
     cost.observe(8, 0.002)
     assert cost.expected_s(8) < 0.6 * before_s[1]
+
+
+def test_what_is_forgotten_counts_no_more() -> None:
+    cost = learnt(0.010, 0.002, [1, 4, 16, 8] * 100)
+    cost.forget()
+    assert cost.expected_s(8) == 0.0
+    cost.observe(8, 0.001)
+    cost.observe(4, 0.001)
+    assert cost.expected_s(8) <= 0.0015

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
-from specray.draft.attention import AttentionCache, CachedRow
+from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.language_model import LanguageModel
 from specray.draft.model import ModelProposer
 from specray.draft.pace import Rhythm
@@ -519,6 +519,26 @@ def test_a_pass_takes_what_brings_most_in_its_time(
     num_rows = sum(branches_of(target).values()) - begun
     assert (num_rows <= 3) == is_dear
     assert is_dear or num_rows >= 6
+
+
+def test_passes_that_made_kernels_say_nothing_of_those_to_come(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(llama_pass.model, fan_out=8, clock=clock)
+    timed(target, clock, monkeypatch, 0.0)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.answer(1)
+    compute, pauses_s = target.proposer._model.next_logits, [5.0, 5.0]
+
+    def compile_first(new: NewTokens, cache: AttentionCache) -> torch.Tensor:
+        clock.now_s += pauses_s.pop() if pauses_s else 0.0
+        return compute(new, cache)
+
+    monkeypatch.setattr(target.proposer._model, "next_logits", compile_first)
+    target.work(4)  # as a draft does before it is used
+    assert not pauses_s
+    assert flights(target, clock, 10, 0.1, was_late=False) > 0.02
 
 
 def test_no_pass_is_run_that_costs_more_than_it_brings(
