@@ -4,9 +4,8 @@
     python -m loadtest.planner_speed --cold --requests 1 --depth 5
 
 The first with all that it needs in the caches, as beside a GPU; `--cold` with none of it, as on the
-core of a CPU target, which reads all its weights in each step. Where steps are "beyond it",
-speculation does not pay: what is wanted after them takes the time of a step that does not look
-whether it does.
+core of a CPU target, which reads all its weights in each step. Where speculation "is off", as it
+does not pay, what is wanted after a step takes the time of one that does not look whether it does.
 """
 
 import argparse
@@ -88,7 +87,7 @@ def measure(
                 planner.observe_verification(offer, num_accepted)
         planner.learn()
 
-    return {
+    times = {
         "draft tokens": sum(plan.depths),
         "plan_depths": clock(lambda: plan_depths(chains, batch, planner.step_time)),
         "survivals": clock(lambda: planner.survival.chains(offers)),
@@ -99,6 +98,7 @@ def measure(
         "learning a step": clock(learn),
         f"learning {STEPS_AT_ONCE} at once, each": round(clock(learn_at_once) / STEPS_AT_ONCE, 1),
     }
+    return times | {"is off": planner.is_off}
 
 
 def make_offer(rng: random.Random, depth: int) -> Offer:

@@ -62,7 +62,7 @@ def main() -> None:
 
 def read_recorded(path: Path) -> dict[str, Any]:
     recorded: dict[str, Any] = json.loads(path.read_text())
-    if recorded["columns"] != COLUMNS:
+    if recorded.get("columns") != COLUMNS:
         sys.exit(f"{path} has other columns than {', '.join(COLUMNS)}: record it anew")
     return recorded
 

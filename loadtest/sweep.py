@@ -83,9 +83,12 @@ def config_of(
 
 
 def vllms_own(args: dict[str, Any]) -> dict[str, Any]:
-    """vLLM's `speculative_config` that comes nearest to a draft of ours."""
+    """vLLM's `speculative_config` that comes nearest to a draft of ours, or that of the target."""
     draft, depth = args.get("draft", {}), args.get("speculation", {}).get("max_depth", 5)
-    if draft.get("method") == "model":
+    inside = args["target"].get("engine_kwargs", {}).get("speculative_config")
+    if inside is not None:
+        return {"num_speculative_tokens": depth} | inside
+    if "model" in draft and draft.get("method") in ("model", "hybrid"):
         return {
             "method": "draft_model",
             "model": resolve(draft["model"]["model"]),

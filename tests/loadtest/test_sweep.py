@@ -47,6 +47,26 @@ def test_the_co_located_one_is_rays_own_app_with_vllms_speculation() -> None:
     assert app["args"]["llm_configs"][0]["engine_kwargs"]["speculative_config"] == given
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("local-hybrid", "draft_model"),
+        ("local-model-draft", "draft_model"),
+        ("local-engine", "draft_model"),
+        ("llama70b-eagle3", "eagle3"),
+    ],
+)
+def test_the_co_located_one_drafts_with_the_same_model_or_head(name: str, method: str) -> None:
+    before = source(name)
+    (app,) = config_of("co-located", before)["applications"]
+    given = app["args"]["llm_configs"][0]["engine_kwargs"]["speculative_config"]
+    inside = before["applications"][0]["args"]["target"]["engine_kwargs"].get("speculative_config")
+
+    assert given["method"] == method
+    assert given["num_speculative_tokens"] > 0
+    assert inside is None or inside.items() <= given.items()
+
+
 def test_an_unknown_system_is_named() -> None:
     with pytest.raises(SystemExit, match=SYSTEMS[0]):
         config_of("fast", source("local"))
