@@ -18,6 +18,7 @@ from specray.sampling.truncation import BatchSampling, Truncated, draw
 from specray.types import Proposal, TruncatedDistributions
 
 _MEMORY, _SURPRISE = 0.99, 2.0  # of passes' times: some 100 count, and none for more than that
+_STALE = 8.0  # times what a pass took: what had been expected is of passes that were no such ones
 _MAX_ROWS = {"cpu": 16}  # of a pass, whose time is what a commit may have to wait
 _MAX_ROWS_ELSEWHERE = 128
 
@@ -128,11 +129,11 @@ class AheadPass:
     def _learn(self, num_tokens: int, seconds: float) -> None:
         """Learns how long passes take, hardly from one that had to wait for its core.
 
-        One that is much quicker shows that nothing is known: the earlier ones made kernels, or had
-        to wait themselves. Without that, passes would not be begun for long that are worth it.
+        One that is far quicker shows that nothing is known: the earlier ones made kernels. Without
+        that, passes would not be begun for long that are worth it.
         """
         expected_s = self.expected_s(num_tokens) or seconds
-        if seconds < expected_s / _SURPRISE:
+        if seconds < expected_s / _STALE:
             self._cost.forget()
         self._cost.observe(num_tokens, min(seconds, _SURPRISE * expected_s))
 

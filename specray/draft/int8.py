@@ -21,7 +21,7 @@ _TINY = 1e-30  # keeps an output without weights from dividing by zero
 
 
 class Int8Weights(NamedTuple):
-    """Of a matrix product, as `int8_product.product` takes them."""
+    """Of a matrix product, as `int8_product.product` takes them on this machine's processor."""
 
     weight: Array  # [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded by zeros
     scales: Array  # [out] float32
@@ -39,7 +39,9 @@ class Int8Weights(NamedTuple):
         scales = weight.abs().amax(1).clamp_(min=_TINY) / LARGEST_WEIGHT
         rounded = (weight / scales[:, None]).round_().to(torch.int8)
         biases = (
-            np.zeros(len(scales), np.float32) if bias is None else bias.detach().float().numpy()
+            np.zeros(len(scales), np.float32)
+            if bias is None
+            else bias.detach().float().contiguous().numpy()
         )
         return Int8Weights(_packed(rounded), scales.numpy(), biases)
 

@@ -12,12 +12,12 @@ from typing import Final
 import numba
 import numpy as np
 import torch
-from numba import float32, int16, prange
+from numba import float32, int16, int64, prange
 
 from specray.draft.kernels import OPTIONS, Array
 from specray.draft.vectors import OUTPUTS, group_products
 
-_TILE: Final = 8  # rows whose sums have a register each
+_TILE: Final = 6  # rows: 12 sums, two registers of weights, one of inputs; AVX2 has 16
 LARGEST_WEIGHT: Final = 127
 _LARGEST_INPUT: Final = float32(2**15 - 2)
 _LARGEST_SUM: Final = 0.999 * 2**31  # leaves room for what float32 loses in sums
@@ -36,6 +36,8 @@ def product() -> Product:
         scales: [out] float32.
         bias: [out] float32.
         out: [rows, out] float32, overwritten.
+
+    All but x have to be contiguous.
     """
     num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
     if num_threads == 1:
@@ -67,39 +69,40 @@ _multiply_group = group_products(_TILE)
 
 
 def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
-    """Tiles of up to eight rows by one group of outputs: what is loaded is used repeatedly."""
+    """Tiles of a few rows by one group of outputs: what is loaded is used repeatedly."""
     num_rows, num_groups, num_pairs = len(x), len(weight), weight.shape[1]
     rows = np.zeros((num_rows, 2 * num_pairs), np.int16)
     row_scales = np.empty(num_rows, np.float32)
     _round(x, rows, row_scales)
-    last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of the last group, if that is not full
-    num_last = len(scales) % OUTPUTS
-    if num_last:
-        last[0, :num_last], last[1, :num_last] = scales[-num_last:], bias[-num_last:]
-    for group in prange(num_groups):
-        weights = weight.ctypes.data + group * 2 * OUTPUTS * num_pairs
+    num_last = len(scales) % OUTPUTS  # of the last group, if that is not full: it has a copy
+    last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of scales, bias, outputs
+    for i in range(num_last):
+        last[0, i], last[1, i] = scales[i - num_last], bias[i - num_last]
+    for index in prange(num_groups):
+        group = int64(index)  # numba adds an unsigned and a signed one up as floats
         if num_last and group == num_groups - 1:
-            group_scales, stride = last.ctypes.data, 4 * OUTPUTS
+            group_scales, stride = int64(last.ctypes.data), 4 * OUTPUTS
             group_bias, outputs = group_scales + stride, group_scales + 2 * stride
         else:
             first, stride = 4 * OUTPUTS * group, 4 * len(scales)
-            group_scales, group_bias = scales.ctypes.data + first, bias.ctypes.data + first
-            outputs = out.ctypes.data + first
+            group_scales = int64(scales.ctypes.data) + first
+            group_bias, outputs = int64(bias.ctypes.data) + first, int64(out.ctypes.data) + first
         for r in range(0, num_rows, _TILE):
             _multiply_group(
                 min(_TILE, num_rows - r),
-                weights,
+                int64(weight.ctypes.data) + group * 2 * OUTPUTS * num_pairs,
                 num_pairs,
                 group_scales,
                 group_bias,
-                rows.ctypes.data + 4 * num_pairs * r,
+                int64(rows.ctypes.data) + 4 * num_pairs * r,
                 4 * num_pairs,
-                row_scales.ctypes.data + 4 * r,
+                int64(row_scales.ctypes.data) + 4 * r,
                 outputs + stride * r,
                 stride,
             )
-    if num_last:
-        out[:, -num_last:] = last[2:, :num_last]
+    for r in range(num_rows):
+        for i in range(num_last):
+            out[r, len(scales) - num_last + i] = last[2 + r, i]
 
 
 _on_one_thread = numba.njit(**OPTIONS)(_multiply)

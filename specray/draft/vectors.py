@@ -4,6 +4,7 @@ Each takes addresses of contiguous numbers, as `array.ctypes.data` says, and len
 nothing is checked. Registers wider than the processor's are divided by LLVM.
 """
 
+import platform
 from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any, Final, NamedTuple
@@ -27,28 +28,34 @@ class _Multiplier(NamedTuple):
     name: str | None  # LLVM's; None where it has to find one
 
 
+_ON_ANY_X86: Final = _Multiplier(8, "llvm.x86.sse2.pmadd.wd")
+_ELSEWHERE: Final = _Multiplier(16, None)
+
+
 def _find_multiplier() -> _Multiplier:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return _ELSEWHERE
     config = numba.config
     if config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX:
-        return _Multiplier(16, None)  # compiled for another processor than this one
+        return _ON_ANY_X86  # compiled for another processor than this one
     try:
         features = llvmlite.binding.get_host_cpu_features()
     except RuntimeError:  # LLVM can't tell here
-        return _Multiplier(16, None)
+        return _ON_ANY_X86
     if features.get("avx512bw"):
         return _Multiplier(32, "llvm.x86.avx512.pmaddw.d.512")
     if features.get("avx2"):
         return _Multiplier(16, "llvm.x86.avx2.pmadd.wd")
-    return _Multiplier(16, None)
+    return _ON_ANY_X86
 
 
 _MULTIPLIER: Final = _find_multiplier()
-LANES: Final = _MULTIPLIER.num_lanes
-OUTPUTS: Final = LANES
+_LANES: Final = _MULTIPLIER.num_lanes
+OUTPUTS: Final = _LANES
 """In a group of `group_products`: two registers of sums."""
 PAIRS: Final = 4
 """What the number of pairs of inputs of `group_products` must be a multiple of."""
-_SUMS_AT_ONCE: Final = 8  # that a processor works on: two a cycle, four cycles each
+_PAIRS_AT_ONCE: Final = {1: 4, 2: 2, 3: 2}  # by rows, else 1: a processor works on 8 sums at once
 _FETCHED_AHEAD: Final = 8192  # bytes
 
 
@@ -112,7 +119,7 @@ def group_products(most_rows: int) -> Callable[..., None]:
 
 def _multiply_group(builder: Any, num_rows: int, group: _Group) -> None:
     sums = _sum_group(builder, num_rows, group)
-    numbers = ir.VectorType(_F32, LANES // 2)
+    numbers = ir.VectorType(_F32, _LANES // 2)
     halves = [
         (
             _load(builder, _at(builder, group.scales, half, numbers), numbers),
@@ -134,11 +141,10 @@ def _multiply_group(builder: Any, num_rows: int, group: _Group) -> None:
 
 def _sum_group(builder: Any, num_rows: int, group: _Group) -> list[Any]:
     """Each row's sums of products, in two registers."""
-    wide, sum_type = ir.VectorType(_I16, LANES), ir.VectorType(_I32, LANES // 2)
-    num_sums = 2 * num_rows
+    wide, sum_type = ir.VectorType(_I16, _LANES), ir.VectorType(_I32, _LANES // 2)
     # A sum waits for the one before: few rows take several pairs at once, each with its own sums.
-    num_at_once = min(PAIRS, -(-_SUMS_AT_ONCE // num_sums))
-    places = [_zeros(builder, sum_type, num_sums) for _ in range(num_at_once)]
+    num_at_once = _PAIRS_AT_ONCE.get(num_rows, 1)
+    places = [_zeros(builder, sum_type, 2 * num_rows) for _ in range(num_at_once)]
     with cgutils.for_range_slice(
         builder, _I64(0), group.num_pairs, _I64(num_at_once), intp=_I64
     ) as (first, _):
@@ -147,8 +153,10 @@ def _sum_group(builder: Any, num_rows: int, group: _Group) -> list[Any]:
             address = builder.add(group.weights, builder.mul(pair, _I64(2 * OUTPUTS)))
             _prefetch(builder, builder.add(address, _I64(_FETCHED_AHEAD)))
             weights = [
-                builder.sext(_load(builder, builder.add(address, _I64(start)), _bytes(LANES)), wide)
-                for start in (0, LANES)
+                builder.sext(
+                    _load(builder, builder.add(address, _I64(start)), _bytes(_LANES)), wide
+                )
+                for start in (0, _LANES)
             ]
             start = builder.add(group.row, builder.mul(pair, _I64(4)))
             for r in range(num_rows):
@@ -304,12 +312,12 @@ def _spread(builder: Any, number: Any, vector: ir.VectorType) -> Any:
 
 def _products_of_pairs(builder: Any, a: Any, b: Any) -> Any:
     """[lanes] int16 each → [lanes / 2] int32: a[0] * b[0] + a[1] * b[1], ..."""
-    sums = ir.VectorType(_I32, LANES // 2)
+    sums = ir.VectorType(_I32, _LANES // 2)
     if _MULTIPLIER.name is not None:
         return _call(builder, _MULTIPLIER.name, sums, [a, b])
     products = []
     for first in (0, 1):
-        every_other = ir.VectorType(_I32, LANES // 2)(list(range(first, LANES, 2)))
+        every_other = ir.VectorType(_I32, _LANES // 2)(list(range(first, _LANES, 2)))
         halves = [
             builder.sext(builder.shuffle_vector(v, v.type(ir.Undefined), every_other), sums)
             for v in (a, b)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -539,6 +540,28 @@ def test_passes_that_made_kernels_say_nothing_of_those_to_come(
     target.work(4)  # as a draft does before it is used
     assert not pauses_s
     assert target.proposer._ahead._pass.expected_s(8) == pytest.approx(0.01, rel=0.5)
+
+
+def test_passes_that_had_to_wait_do_not_make_all_others_forgotten(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(llama_pass.model, fan_out=8, clock=clock)
+    timed(target, clock, monkeypatch, 0.0)
+    compute, waits_s = target.proposer._model.next_logits, cycle([0.02, 0.0])
+
+    def wait(new: NewTokens, cache: AttentionCache) -> torch.Tensor:
+        clock.now_s += next(waits_s)
+        return compute(new, cache)
+
+    monkeypatch.setattr(target.proposer._model, "next_logits", wait)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.answer(1)
+    expected_s = []
+    for _ in range(60):
+        flights(target, clock, 1, 1.0, was_late=False)
+        expected_s.append(target.proposer._ahead._pass.expected_s(4))
+    assert min(expected_s[20:]) > 0.7 * max(expected_s[20:])
 
 
 def test_no_pass_is_run_that_costs_more_than_it_brings(

@@ -4,11 +4,13 @@ import subprocess
 import sys
 
 import numba
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from specray.draft.int8 import Int8Linear, quantize
+from specray.draft.int8 import Int8Linear, Int8Weights, quantize
+from specray.draft.int8_product import product
 
 
 def layer(num_outputs: int = 40, bias: bool = True) -> nn.Linear:
@@ -38,8 +40,11 @@ def uneven_rows(num_rows: int) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 7, 12])
-@pytest.mark.parametrize(("num_outputs", "bias"), [(2, False), (65, True), (130, False)])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 12, 20])
+@pytest.mark.parametrize(
+    ("num_outputs", "bias"),
+    [(1, True), (2, False), (31, True), (64, True), (65, True), (130, False)],
+)
 @torch.inference_mode()
 def test_little_is_rounded_but_the_weights(num_rows: int, num_outputs: int, bias: bool) -> None:
     linear, x = layer(num_outputs, bias), uneven_rows(num_rows)
@@ -93,6 +98,51 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 def test_weights_may_lie_in_any_order() -> None:
     weight, x = torch.randn(64, 40, generator=torch.Generator().manual_seed(0)), torch.ones(1, 64)
     assert torch.equal(Int8Linear(weight.t())(x), Int8Linear(weight.t().contiguous())(x))
+
+
+@pytest.mark.parametrize("bias", [torch.ones(1).expand(64), torch.arange(128.0)[::2]])
+@torch.inference_mode()
+def test_a_bias_may_lie_in_any_order(bias: Tensor) -> None:
+    weight, x = torch.randn(64, 40, generator=torch.Generator().manual_seed(0)), torch.ones(2, 40)
+    assert torch.equal(Int8Linear(weight, bias)(x), Int8Linear(weight, bias.contiguous())(x))
+
+
+@torch.inference_mode()
+def test_a_row_is_the_same_bit_by_bit_wherever_it_stands() -> None:
+    linear, x = layer(65), uneven_rows(20)
+    quantized = Int8Linear(linear.weight, linear.bias)
+    out = quantized(x)
+    for num_rows in range(1, 10):
+        for first in range(20 - num_rows + 1):
+            rows = slice(first, first + num_rows)
+            assert torch.equal(quantized(x[rows]), out[rows])
+
+
+@pytest.mark.parametrize("num_outputs", [1, 31, 33, 64])
+def test_nothing_is_written_beside_the_outputs(num_outputs: int) -> None:
+    weights = Int8Weights.of(torch.ones(num_outputs, 9), torch.ones(num_outputs))
+    room = np.full((19, num_outputs), 7.0, np.float32)
+    product()(np.ones((17, 9), np.float32), *weights, room[1:-1])
+    assert room[1:-1] == pytest.approx(10.0, rel=1e-2)
+    assert (room[[0, -1]] == 7.0).all()
+
+
+def test_compiled_for_avx2() -> None:
+    code = """
+import llvmlite.binding as binding
+known = binding.get_host_cpu_features()
+masked = {name: has and not name.startswith(("avx512", "avx10")) for name, has in known.items()}
+binding.get_host_cpu_features = lambda: type(known)(masked)
+import torch
+from specray.draft.int8 import Int8Linear
+torch.manual_seed(0)
+weight, x = torch.randn(65, 70), torch.randn(17, 70)
+print(Int8Linear(weight)(x).double().sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    torch.manual_seed(0)
+    weight, x = torch.randn(65, 70), torch.randn(17, 70)
+    assert float(done.stdout) == Int8Linear(weight)(x).double().sum().item()
 
 
 @pytest.mark.parametrize("setting", [("NUMBA_CPU_NAME", "generic"), ("NUMBA_ENABLE_AVX", "0")])
