@@ -1,8 +1,8 @@
 """Branches against the same model run from scratch, and against a session of their own."""
 
 import random
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -466,6 +466,23 @@ def timed(target: Target, clock: Clock, monkeypatch: pytest.MonkeyPatch, each_ms
     monkeypatch.setattr(target.proposer._model, "next_logits", take_time)
 
 
+def delayed(
+    target: Target, clock: Clock, monkeypatch: pytest.MonkeyPatch, delays_s: Iterator[float]
+) -> None:
+    """Opens a session whose passes take 10 ms from its first answer on, and so much more each."""
+    timed(target, clock, monkeypatch, 0.0)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    target.answer(1)
+    compute = target.proposer._model.next_logits
+
+    def wait(new: NewTokens, cache: AttentionCache) -> torch.Tensor:
+        clock.now_s += next(delays_s)
+        return compute(new, cache)
+
+    monkeypatch.setattr(target.proposer._model, "next_logits", wait)
+
+
 def flights(target: Target, clock: Clock, num: int, flight_s: float, *, was_late: bool) -> float:
     """Commits that come regularly, if possible after a token of what is in flight was accepted.
 
@@ -526,19 +543,9 @@ def test_passes_that_made_kernels_say_nothing_of_those_to_come(
     llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Target(llama_pass.model, fan_out=8, clock=clock)
-    timed(target, clock, monkeypatch, 0.0)
-    target.open(1, 12, GREEDY)
-    target.commit(1, 9)
-    target.answer(1)
-    compute, pauses_s = target.proposer._model.next_logits, [5.0, 5.0]
-
-    def compile_first(new: NewTokens, cache: AttentionCache) -> torch.Tensor:
-        clock.now_s += pauses_s.pop() if pauses_s else 0.0
-        return compute(new, cache)
-
-    monkeypatch.setattr(target.proposer._model, "next_logits", compile_first)
+    delayed(target, clock, monkeypatch, chain([5.0, 5.0], repeat(0.0)))
     target.work(4)  # as a draft does before it is used
-    assert not pauses_s
+    assert clock.now_s > 10
     assert target.proposer._ahead._pass.expected_s(8) == pytest.approx(0.01, rel=0.5)
 
 
@@ -546,17 +553,7 @@ def test_passes_that_had_to_wait_do_not_make_all_others_forgotten(
     llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Target(llama_pass.model, fan_out=8, clock=clock)
-    timed(target, clock, monkeypatch, 0.0)
-    compute, waits_s = target.proposer._model.next_logits, cycle([0.02, 0.0])
-
-    def wait(new: NewTokens, cache: AttentionCache) -> torch.Tensor:
-        clock.now_s += next(waits_s)
-        return compute(new, cache)
-
-    monkeypatch.setattr(target.proposer._model, "next_logits", wait)
-    target.open(1, 12, GREEDY)
-    target.commit(1, 9)
-    target.answer(1)
+    delayed(target, clock, monkeypatch, cycle([0.02, 0.0]))
     expected_s = []
     for _ in range(60):
         flights(target, clock, 1, 1.0, was_late=False)
