@@ -134,7 +134,9 @@ known = binding.get_host_cpu_features()
 masked = {name: has and not name.startswith(("avx512", "avx10")) for name, has in known.items()}
 binding.get_host_cpu_features = lambda: type(known)(masked)
 import torch
+from specray.draft import vectors
 from specray.draft.int8 import Int8Linear
+assert vectors.OUTPUTS == 16
 torch.manual_seed(0)
 weight, x = torch.randn(65, 70), torch.randn(17, 70)
 print(Int8Linear(weight)(x).double().sum().item())
