@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,9 +10,16 @@ from specray.draft.llama import LlamaPass
 from tests.draft.tiny_models import Pair, tiny_gpt2, tiny_llama
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _single_thread() -> None:
-    """Tiny matrices are faster without threads, and repeatable."""
+@pytest.fixture(autouse=True)
+def _single_thread() -> Iterator[None]:
+    """Tiny matrices are faster without threads, and repeatable.
+
+    Afterwards as well: the threads that Numba is told to use are PyTorch's too (one OpenMP), and
+    where other processes have the cores, two of them wait for each other a hundred times as long
+    as tiny matrices take, in all tests that follow in this process.
+    """
+    torch.set_num_threads(1)
+    yield
     torch.set_num_threads(1)
 
 
