@@ -152,7 +152,10 @@ def is_covered(step: Step) -> bool:
 
 
 def geometric(step: Step, budget: int, ratio: float) -> set[tuple[int, int]]:
-    """The f likeliest at each place, f falling by `ratio` from place to place."""
+    """The f likeliest at each place, f falling by `ratio` from place to place.
+
+    Each is rounded, so that all together may be a few more than the budget: in this one's favour.
+    """
     flight = step.flight
     weights = ratio ** np.arange(len(flight.candidates))
     counts = np.floor(budget * weights / weights.sum() + 0.5).astype(int)
@@ -162,7 +165,7 @@ def geometric(step: Step, budget: int, ratio: float) -> set[tuple[int, int]]:
         proposed = flight.token_ids[place : place + 1]
         others = [int(i) for i, p in zip(ids, q, strict=True) if p > 0 and (int(i),) != proposed]
         chosen |= {(place, token_id) for token_id in others[:count]}
-    return set(list(chosen)[: budget + len(counts)])
+    return chosen
 
 
 def likeliest(
