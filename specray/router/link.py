@@ -73,6 +73,8 @@ class Link(Generic[In, Out]):
                 await self._live(await self._connect(self.address))
             except StreamClosedError as error:
                 _log.info("Retrying in %.1f s: %s", self._backoff_s, error)
+            except Exception:  # noqa: BLE001  # of a frame, say: the next stream may do
+                _log.exception("The link to %s failed; retrying", self.address)
             await asyncio.sleep(self._backoff_s)
             self._backoff_s = min(2 * self._backoff_s, _LAST_BACKOFF_S)
 

@@ -128,6 +128,9 @@ class Router(OpenAiIngress):
             except (RayError, RayServeException) as error:
                 logger.warning("warm-up: the target does not answer yet: %s", error)
                 await asyncio.sleep(_WARM_UP_RETRY_S)
+            except Exception:  # not ready is what `/health` says until a request has gone well
+                logger.exception("warm-up failed; trying again")
+                await asyncio.sleep(_WARM_UP_RETRY_S)
 
     async def _ask_for_a_few_tokens(self, model_id: str) -> None:
         body = CompletionRequest(

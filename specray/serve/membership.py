@@ -109,7 +109,8 @@ async def beat(
     Who is asked is told what it had decided when it was last heard of, in case it is new.
 
     A controller that is away (it is being replaced) is asked again; the last view stays valid.
-    Nor does a target that is too busy to answer in time end the heartbeats.
+    Nor does a target that is too busy to answer in time end the heartbeats, nor a fault of ours,
+    which is logged with its traceback: a member that falls silent is lost until it is restarted.
     """
     held: Decisions | None = None
     while True:
@@ -121,4 +122,6 @@ async def beat(
                 await told
         except (RayError, RayServeException, SpecrayError, TimeoutError) as error:
             logger.warning("missed a heartbeat: %s", error)
+        except Exception:  # the next may go well
+            logger.exception("a heartbeat failed")
         await asyncio.sleep(PERIOD_S)

@@ -138,12 +138,12 @@ async def _miss_two_heartbeats(error: Exception, is_askers: bool) -> None:
         await told.wait()
 
 
-def test_an_error_of_ours_is_not_hidden() -> None:
-    async def ask(_held: Decisions | None) -> View:
-        raise ZeroDivisionError
+def test_an_error_of_ours_is_logged_and_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(_miss_two_heartbeats(ZeroDivisionError("a fault of ours"), is_askers=False))
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(beat(ask, lambda _view: None))
+    (first, _second) = caplog.records
+    assert first.levelname == "ERROR"
+    assert "a fault of ours" in caplog.text
 
 
 def test_the_controllers_view_is_passed_on_each_period() -> None:
