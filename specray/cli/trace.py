@@ -11,7 +11,7 @@ from specray.cli.output import say
 from specray.cli.trace_svg import picture
 from specray.cli.travels import Event, travels
 from specray.errors import InvalidConfigError
-from specray.types import STOP_GAPS
+from specray.types import OWN_SOURCES
 
 _ARROWS = {
     "commit sent": "target->>draft",
@@ -123,7 +123,7 @@ def _picture(events: Sequence[Event], num_commits: int, folder: Path) -> str:
         for event in events
         if event["name"] == "verify"
         and any(event["args"]["depths"])
-        and not STOP_GAPS.issuperset(event["args"].get("sources", ("",)))
+        and not OWN_SOURCES.issuperset(event["args"].get("sources", ("",)))
     ]
 
     def worth(row: Sequence[Event]) -> tuple[int, float]:

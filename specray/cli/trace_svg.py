@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from specray.cli.travels import Event, Travel, travels
-from specray.types import STOP_GAPS
+from specray.types import OWN_SOURCES
 
 _WIDTH, _LEFT, _RIGHT, _HEIGHT = 960, 76, 14, 300
 _TARGET, _BUFFER, _DRAFT, _AXIS = 40, 118, 206, 262  # tops of the lanes
@@ -53,7 +53,7 @@ def _lanes() -> Iterator[tuple[str, ...]]:
 def _is_its_own(verification: Event) -> bool:
     """Whether all that it verified is the target's own."""
     sources = verification["args"].get("sources")
-    return bool(sources) and STOP_GAPS.issuperset(sources)
+    return bool(sources) and OWN_SOURCES.issuperset(sources)
 
 
 class _Drawing:
@@ -85,8 +85,8 @@ class _Drawing:
         )
         if event["name"] == "verify" and width > 60:
             depths = ", ".join(map(str, event["args"]["depths"]))
-            copied = ", copied" if _is_its_own(event) else ""
-            yield f'<text x="{left + 6:.1f}" y="{top + 21}">verify, depth {depths}{copied}</text>'
+            own = ", its own" if _is_its_own(event) else ""
+            yield f'<text x="{left + 6:.1f}" y="{top + 21}">verify, depth {depths}{own}</text>'
 
     def uses(self, events: Sequence[Event]) -> Iterator[str]:
         """From the buffer into each verification that found something there."""

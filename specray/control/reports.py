@@ -91,10 +91,6 @@ class Window(Generic[T]):
             self._samples.popleft()
         return tuple(self._samples)
 
-    def clear(self) -> None:
-        """Forget what was before: the counters have begun anew."""
-        self._samples.clear()
-
 
 class TargetReporter:
     """Makes a target's reports from its counters."""
@@ -102,13 +98,9 @@ class TargetReporter:
     def __init__(self, deployment: str, clock: Callable[[], float]) -> None:
         self._deployment = deployment
         self._window: Window[TargetStats] = Window(clock)
-        self._num_steps = 0
 
     def report(self, stats: TargetStats) -> TargetReport:
         """The report after these counters."""
-        if stats.num_steps < self._num_steps:
-            self._window.clear()  # the engine has been restarted
-        self._num_steps = stats.num_steps
         samples = self._window.add(stats)
         return _target_report(self._deployment, samples)
 

@@ -45,9 +45,8 @@ class DraftService:
         """Drafts once, greedy and sampled, so that the first request doesn't pay for set-up."""
         for sampling in (SamplingSettings(), SamplingSettings(temperature=1.0)):
             num_tokens = len(_WARM_UP_TOKENS)
-            self._proposer.open(
-                OpenSession(_WARM_UP_SESSION, _WARM_UP_TOKENS, num_tokens, sampling, depth=2)
-            )
+            session = OpenSession(_WARM_UP_SESSION, _WARM_UP_TOKENS, num_tokens, sampling, depth=2)
+            self._proposer.open(replace(session, is_shareable=False))  # it is nobody's answer
             self._proposer.commit(
                 Commit(_WARM_UP_SESSION, num_tokens, (num_tokens,), 2, sent_at_ns=0)
             )

@@ -5,6 +5,7 @@ Engines count in their own processes; replicas publish what has been added since
 
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ray.serve import metrics as serve_metrics
@@ -15,6 +16,12 @@ from specray.control.slow_loop import Decisions
 from specray.draft.engine import EngineStats
 from specray.types import SourceStats
 from specray.wire.stats import BUCKETS_S, Durations, RelayStats, TargetStats, Traffic
+
+_OBSERVED_S = (
+    *((lower + upper) / 2 for lower, upper in pairwise((0.0, *BUCKETS_S))),
+    2 * BUCKETS_S[-1],
+)
+"""What stands for the durations of each bucket, and for those beyond the last."""
 
 
 class _Total:
@@ -29,13 +36,13 @@ class _Total:
     def follow(self, total: float, **tags: str) -> None:
         key = tuple(tags.values())
         added = total - self._published.get(key, 0)
-        if added > 0:  # Ray refuses 0; less means that the engine was restarted
+        if added > 0:  # Ray refuses 0
             self._counter.inc(added, tags=tags)
         self._published[key] = total
 
 
 class _Histogram:
-    """A histogram that follows one kept elsewhere: bucket counts are exact, the sum nearly."""
+    """A histogram that follows one kept elsewhere: counts are exact, the sum nearly."""
 
     def __init__(
         self, instruments: Any, name: str, description: str, tag_keys: tuple[str, ...] = ()
@@ -47,13 +54,12 @@ class _Histogram:
 
     def follow(self, durations: Durations, **tags: str) -> None:
         key = tuple(tags.values())
-        published = self._published.get(key, [0] * len(BUCKETS_S))
-        lower = 0.0
-        for upper, now, before in zip(BUCKETS_S, durations.buckets, published, strict=True):
+        counts = [*durations.buckets, durations.count - sum(durations.buckets)]
+        published = self._published.get(key, [0] * len(counts))
+        for value, now, before in zip(_OBSERVED_S, counts, published, strict=True):
             for _ in range(now - before):
-                self._histogram.observe((lower + upper) / 2, tags=tags)
-            lower = upper
-        self._published[key] = list(durations.buckets)
+                self._histogram.observe(value, tags=tags)
+        self._published[key] = counts
 
 
 class _DepthControlMetrics:

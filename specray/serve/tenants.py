@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from specray.control.reports import RouterReport, Window
+from specray.control.reports import RouterReport, Sample, Window
 from specray.observability.logs import printable
 
 _SECRET = ("auth", "key", "token", "cookie", "secret")  # parts of names of headers
@@ -35,7 +35,7 @@ def _hashed(value: str) -> str:
 
 
 class TenantCounter:
-    """Requests by tenant. Beyond so many tenants all further ones count as one."""
+    """Requests by tenant, of those that asked lately. Beyond so many all further ones are one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._counts: Counter[str] = Counter()
@@ -51,5 +51,12 @@ class TenantCounter:
         samples = self._window.add(self._counts.copy())
         seconds = max(1e-9, samples[-1].at_s - samples[0].at_s)
         lately = self._counts - samples[0].counters
+        self._forget(set(self._counts) - set(lately), samples)
         tenants = tuple((name, n / seconds) for name, n in lately.most_common(_MOST_NAMED))
         return RouterReport(lately.total() / seconds, tenants)
+
+    def _forget(self, names: set[str], samples: Sequence[Sample[Counter[str]]]) -> None:
+        """Forget who has been idle in all samples, there as well: who returns begins at 0."""
+        for counts in (self._counts, *(sample.counters for sample in samples)):
+            for name in names:
+                del counts[name]  # a Counter takes it if there is none

@@ -28,8 +28,6 @@ def test_a_window_reaches_back_to_its_begin(clock: Clock) -> None:
     assert [sample.counters for sample in samples] == [4, 5, 6, 7]
     clock.now = 100.0
     assert [sample.counters for sample in window.add(8)] == [7, 8]  # there is nothing nearer
-    window.clear()
-    assert [sample.counters for sample in window.add(9)] == [9]
 
 
 def started() -> TargetStats:
@@ -94,14 +92,3 @@ def test_of_an_idle_target_nothing_is_made_up(clock: Clock) -> None:
         assert (report.tokens_per_s, report.asked_per_s, report.hit_rate) == (0.0, 0.0, 0.0)
         assert report.utilisation == 0.0
         assert report.survivals == ()
-
-
-def test_a_restarted_engine_counts_anew(clock: Clock) -> None:
-    reporter = TargetReporter("target:a", clock)
-    reporter.report(later(started()))
-    clock.now = 5.0
-    report = reporter.report(TargetStats(num_steps=3, num_committed=10))
-
-    assert report.tokens_per_s == 0.0
-    clock.now = 7.0
-    assert reporter.report(TargetStats(num_steps=5, num_committed=30)).tokens_per_s == 10.0

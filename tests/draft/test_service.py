@@ -364,6 +364,13 @@ def test_warming_up_leaves_no_session(proposer: ScriptedProposer) -> None:
     assert proposer.sessions == {}
 
 
+def test_what_warms_up_is_shared_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, opened = PromptLookup(PromptLookupConfig(shared_tokens=1000)), []
+    monkeypatch.setattr(lookup, "open", lambda s: opened.append(s) or PromptLookup.open(lookup, s))
+    DraftService(lookup).warm_up()
+    assert [session.is_shareable for session in opened] == [False, False]
+
+
 def test_it_serves_a_real_proposer() -> None:
     service, router = DraftService(PromptLookup(PromptLookupConfig())), Router()
     service.warm_up()

@@ -152,14 +152,17 @@ def test_depth_control_tells_what_it_knows(instruments: Instruments) -> None:
 def test_each_duration_is_observed_once_in_its_bucket(instruments: Instruments) -> None:
     metrics = TargetMetrics(instruments=instruments)
     metrics.publish(target_stats(step_time=durations(0.0004, 0.03)))
-    metrics.publish(target_stats(step_time=durations(0.0004, 0.03, 0.04, 7.0)))
+    metrics.publish(target_stats(step_time=durations(0.0004, 0.03, 0.04, 7.0, 70.0)))
 
     observed = sorted(instruments.observed["specray_step_seconds",])
-    assert [round(sum(o > b for b in (0.0002, 0.0005, 0.02, 0.05, 5.0))) for o in observed] == [
+    assert [
+        round(sum(o > b for b in (0.0002, 0.0005, 0.02, 0.05, 5.0, 10.0))) for o in observed
+    ] == [
         1,
         3,
         3,
         5,
+        6,
     ]
 
 

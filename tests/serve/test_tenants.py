@@ -1,7 +1,9 @@
 import hashlib
+import itertools
 
 import pytest
 
+from specray.control.reports import WINDOW_S
 from specray.serve.tenants import TenantCounter, tenant_of
 
 KEY = "sk-very-secret"
@@ -49,6 +51,19 @@ def test_requests_are_counted_by_tenant() -> None:
 
     assert report.requests_per_s == 4.0
     assert report.tenants == (("a", 3.0), ("b", 1.0))
+
+
+def test_who_no_longer_asks_makes_room_for_others() -> None:
+    times = itertools.count(0.0, WINDOW_S)
+    counter = TenantCounter(lambda: next(times))
+    for i in range(1024):
+        counter.count(f"tenant {i}")
+    for _ in range(3):
+        counter.report()
+
+    for tenant in ["new", "tenant 7"]:
+        counter.count(tenant)
+    assert dict(counter.report().tenants) == {"new": 1 / WINDOW_S, "tenant 7": 1 / WINDOW_S}
 
 
 def test_memory_and_reports_are_bounded() -> None:
