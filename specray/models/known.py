@@ -47,6 +47,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     | {
         "quantization_config": {
             "quant_method": "fbgemm_fp8",
+            "activation_scale_ub": 1200.0,
             "modules_to_not_convert": [
                 "self_attn",
                 "model.layers.0.mlp",

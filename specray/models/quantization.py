@@ -8,6 +8,9 @@ _SCALE_BITS = 16  # of a group of weights
 _ZERO_POINT_BITS = 4
 _FP8_METHODS = ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt")
 
+REFUSED_METHODS = ("fbgemm_fp8", "fp_quant")
+"""What vLLM 0.29 calls deprecated: it needs `allow_deprecated_quantization`."""
+
 
 class Quantization(NamedTuple):
     """What `quantization_config` of a config.json, or vLLM's `quantization`, amounts to."""

@@ -1,6 +1,6 @@
 """How much memory a model's weights and its KV cache take, from its config.json alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class ModelSize:
     vocab_size: int
     max_positions: int
     quantized_dtype: str | None = None  # of products with quantised weights; None: they are widened
+    quantization: str | None = None  # its method, as the checkpoint or vLLM's option names it
 
     def weight_bytes(self, dtype: str = "auto") -> int:
         """Bytes of all weights; `auto` is the checkpoint's type."""
@@ -87,7 +88,8 @@ def read_size(model: str, quantization: str | None = None) -> ModelSize | None:
             made = AutoModelForCausalLM.from_config(config)
     except (ValueError, ImportError):
         return None
-    return _measure(made, text, source, scheme if given else None)
+    size = _measure(made, text, source, scheme if given else None)
+    return replace(size, quantization=given["quant_method"]) if given else size
 
 
 def _read_config(model: str) -> tuple[Any, str]:

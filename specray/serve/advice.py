@@ -7,6 +7,7 @@ from typing import Any
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
+from specray.models.quantization import REFUSED_METHODS
 from specray.serve.gpus import memory_of
 from specray.serve.memory import DraftMemory, TargetMemory
 from specray.serve.pools import Pool
@@ -106,6 +107,12 @@ def _about_target(target: Target) -> Iterator[str]:
     memory = target.memory
     if memory is None:
         return
+    method = memory.size.quantization
+    if method in REFUSED_METHODS and not target.option("allow_deprecated_quantization"):
+        yield (
+            f"{options}.allow_deprecated_quantization: unless it is true vLLM refuses the "
+            f"checkpoint, whose method {method} is deprecated"
+        )
     if memory.max_model_len > memory.size.max_positions:
         yield (
             f"{options}.max_model_len: {memory.max_model_len} is more than the model's "

@@ -26,6 +26,7 @@ from specray.serve.engine_drafter import check_engine_drafter, drafting_config
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
 _OURS = ("scheduler_cls", "worker_cls", "async_scheduling")
+_V1_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # unset, vLLM takes the second for EAGLE on GPUs
 _NO_DRAFTER = {"method": "custom_class", "model": PROPOSER_CLS}
 
 
@@ -92,6 +93,12 @@ class AppArgs(BaseModel):
 
 
 def _check_engine(target: LLMConfig) -> None:
+    for name, value in _V1_RUNNER.items():
+        if str(_variables(target).get(name, value)) != value:
+            raise ValueError(
+                f"runtime_env.env_vars.{name} must be {value}: specray needs vLLM's V1 model "
+                "runner; remove it"
+            )
     for name in _OURS:
         if target.engine_kwargs.get(name):
             raise ValueError(
@@ -163,7 +170,12 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         "additional_config": (given.get("additional_config") or {})
         | {CONFIG_KEY: plugin.model_dump(mode="json")},
     }
-    return _changed(target, engine_kwargs=engine_kwargs)
+    runtime_env = (target.runtime_env or {}) | {"env_vars": _variables(target) | _V1_RUNNER}
+    return _changed(target, engine_kwargs=engine_kwargs, runtime_env=runtime_env)
+
+
+def _variables(target: LLMConfig) -> dict[str, Any]:
+    return (target.runtime_env or {}).get("env_vars") or {}
 
 
 def _resolve_models(args: AppArgs) -> AppArgs:

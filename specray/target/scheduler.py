@@ -65,7 +65,7 @@ class SpeculativeScheduler(Scheduler):
         if self.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner:
             raise StartupError(
                 "specray needs synchronous scheduling and vLLM's V1 model runner: set "
-                "async_scheduling to false and unset VLLM_USE_V2_MODEL_RUNNER"
+                "async_scheduling to false and VLLM_USE_V2_MODEL_RUNNER to 0"
             )
         if vllm_config.max_concurrent_batches > 1:
             raise StartupError(

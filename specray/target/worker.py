@@ -44,7 +44,7 @@ class SpecrayWorker(_Worker):
         runner = self.model_runner
         if self.use_v2_model_runner:
             raise StartupError(
-                "specray needs vLLM's V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"
+                "specray needs vLLM's V1 model runner: set VLLM_USE_V2_MODEL_RUNNER to 0"
             )
         runner.__class__ = with_drafting(_with_distributions(type(runner)))
         runner.specray_clock = DraftingClock(self.device)

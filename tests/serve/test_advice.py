@@ -108,6 +108,18 @@ def test_prefix_caching_that_is_switched_off(args: dict[str, Any], target: Targe
     assert warning.startswith("target.engine_kwargs.enable_prefix_caching: off")
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_checkpoint_of_a_method_that_vllm_gives_up(
+    args: dict[str, Any], target: Target, is_allowed: bool
+) -> None:
+    size = read_size("meta-llama/Llama-3.1-405B-Instruct-FP8")
+    target = with_memory(option(target, allow_deprecated_quantization=is_allowed), size=size)
+
+    warnings = advised(args, target, None)
+    start = "target.engine_kwargs.allow_deprecated_quantization: unless it is true"
+    assert [warning.startswith(start) for warning in warnings] == [True] * (not is_allowed)
+
+
 def test_too_few_requests_for_the_batch(args: dict[str, Any], target: Target) -> None:
     target.config.deployment_config["max_ongoing_requests"] = 31
 

@@ -69,6 +69,18 @@ def test_vllm_counts_flops_and_bytes_unless_told_not_to(
     assert kwargs["enable_mfu_metrics"] == given.get("enable_mfu_metrics", True)
 
 
+def test_an_engine_runs_what_we_plug_into_and_keeps_its_environment(args: dict[str, Any]) -> None:
+    args["target"]["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+    parsed = parse(args)
+
+    assert plugged_in(parsed, parsed.target).runtime_env == {
+        "env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    }
+    args["target"]["runtime_env"]["env_vars"]["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    with pytest.raises(InvalidConfigError, match="env_vars.VLLM_USE_V2_MODEL_RUNNER must be 0"):
+        parse(args)
+
+
 def test_what_was_parsed_can_be_parsed_again(args: dict[str, Any]) -> None:
     parsed = parse(args)
 
@@ -397,7 +409,7 @@ def test_the_rest_of_the_targets_config_stays_as_it_is(args: dict[str, Any]) -> 
     after = plugged_in(parsed, parsed.target).model_dump()
 
     given, plugged = before.pop("engine_kwargs"), after.pop("engine_kwargs")
-    assert after == before
+    assert after | {"runtime_env": before["runtime_env"]} == before
     assert given["additional_config"] == {"theirs": 1}
     assert plugged["additional_config"]["theirs"] == 1
     assert plugged["max_model_len"] == 64
