@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on; overrides the file's http_options")
     parser.add_argument("--port", type=int, help="port to listen on; overrides the file's")
     parser.add_argument(
-        "--start-timeout", type=float, default=900.0, metavar="S", help="seconds to come up (900)"
+        "--start-timeout",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="seconds to come up, downloads included (3600)",
     )
 
 

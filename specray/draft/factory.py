@@ -66,7 +66,7 @@ def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
         proposer.sources = frozenset(live.sources)
     elif "sources" in live.model_fields_set:
         raise InvalidConfigError(
-            "user_config of the draft: only methods hybrid and ngram have sources to choose from"
+            "sources: only the draft methods hybrid and ngram have some to choose from"
         )
 
 

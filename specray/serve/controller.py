@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from specray.config import LivePolicyConfig, SpeculationConfig
 from specray.control.pools import MOST_DRAFTS, Decision
 from specray.control.reports import DraftReport, Report, TargetReport
 from specray.control.slow_loop import ByHand, Decisions, SlowLoop
-from specray.errors import InvalidConfigError
 from specray.serve.logs import join_serve
 from specray.serve.membership import Member, Registry, View
 from specray.serve.metrics import ControllerMetrics
 from specray.serve.scaling import wish
+from specray.serve.user_config import UserConfig
 from specray.types import SpeculationPolicy
 
 logger = logging.getLogger(__name__)
@@ -47,6 +45,7 @@ class Controller:
             clock: seconds.
         """
         join_serve()
+        self._user_config = UserConfig("controller")
         self._start_policy = self._policy = speculation.policy
         self._objective = speculation.objective
         self._by_hand = ByHand()
@@ -73,15 +72,13 @@ class Controller:
             rank: of this replica.
 
         Raises:
-            InvalidConfigError: naming the field; Serve then reports the deployment as unhealthy,
-                and requests go on under the last policy.
+            InvalidConfigError: naming the field; once anybody has been heard of, a faulty one is
+                logged, and the policy before it holds.
         """
-        try:
+        with self._user_config:
             live = LivePolicyConfig.model_validate(user_config or {})
-        except ValidationError as error:
-            raise InvalidConfigError(f"user_config of the controller: {error}") from None
-        self._policy = live.apply(self._start_policy)
-        self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
+            self._policy = live.apply(self._start_policy)
+            self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
 
     async def heartbeat(
         self, member: Member, report: Report | None = None, held: Decisions | None = None
@@ -94,6 +91,7 @@ class Controller:
             held: the last decisions that it has heard of. One that replaces a frozen controller
                 goes on holding them.
         """
+        self._user_config.in_use()
         self._registry.hear(member, report)
         if held is not None and self._by_hand.is_frozen and self._loop.held is None:
             self._loop.adopt(held)

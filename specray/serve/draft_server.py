@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
@@ -27,6 +26,7 @@ from specray.serve.logs import join_serve
 from specray.serve.membership import Member, View, beat, listen_address
 from specray.serve.metrics import DraftMetrics
 from specray.serve.simulation import Simulation
+from specray.serve.user_config import UserConfig
 from specray.wire.server import serve_draft
 from specray.wire.timeline import open_timeline
 
@@ -42,6 +42,7 @@ class DraftServer:
         observability: ObservabilityConfig,
     ) -> None:
         join_serve()
+        self._user_config = UserConfig("draft")
         pin(config.cpus)
         self._simulation = Simulation(config.simulation) if config.simulation else None
         slowness = self._simulation.slowness if self._simulation else None
@@ -76,14 +77,16 @@ class DraftServer:
         user_config: dict[str, Any] | None,
         rank: object = None,  # noqa: ARG002  # Serve passes None on only to those who take one
     ) -> None:
-        """Take over `user_config`, without a restart; raises InvalidConfigError if it is faulty."""
-        try:
+        """Take over `user_config`, without a restart.
+
+        Raises:
+            InvalidConfigError: it is faulty. Once the draft is in use that is logged instead.
+        """
+        with self._user_config:
             live = LiveDraftConfig.model_validate(user_config or {})
-        except ValidationError as error:
-            raise InvalidConfigError(f"user_config of the draft: {error}") from None
-        reconfigure(self._proposer, live)
-        if self._simulation is not None:
-            self._simulation.set(live.simulation)
+            reconfigure(self._proposer, live)
+            if self._simulation is not None:
+                self._simulation.set(live.simulation)
 
     def check_health(self) -> None:
         """Raise when the proposer has failed, so that Serve replaces the replica."""
@@ -98,6 +101,7 @@ class DraftServer:
             self._simulation.stop()
 
     def _follow(self, view: View) -> None:
+        self._user_config.in_use()
         self._service.limit_fan_out(MAX_FAN_OUT if view.max_fan_out is None else view.max_fan_out)
         stats = self._service.stats()
         self._metrics.publish(stats)

@@ -308,3 +308,17 @@ class ControllerMetrics:
         """Count a decision that changed something."""
         self._num_changes[decision.subject] += 1
         self._changes.follow(self._num_changes[decision.subject], on=decision.subject)
+
+
+class UserConfigMetrics:
+    """Of a deployment whose `user_config` may change."""
+
+    def __init__(self, instruments: Any = serve_metrics) -> None:
+        self._refused = instruments.Gauge(
+            "specray_user_config_refused",
+            description="1 while the latest user_config is faulty and the one before it holds.",
+        )
+
+    def publish(self, *, is_refused: bool) -> None:
+        """Report whether the latest was refused."""
+        self._refused.set(float(is_refused))

@@ -26,7 +26,10 @@ from specray.serve.engine_drafter import check_engine_drafter, drafting_config
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
 _OURS = ("scheduler_cls", "worker_cls", "async_scheduling")
-_V1_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # unset, vLLM takes the second for EAGLE on GPUs
+_ENVIRONMENT = {  # what our plug-ins plug into
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # unset, vLLM takes the second for EAGLE heads on GPUs
+    "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",  # the first goes past the worker to its model runner
+}
 _NO_DRAFTER = {"method": "custom_class", "model": PROPOSER_CLS}
 
 
@@ -93,11 +96,10 @@ class AppArgs(BaseModel):
 
 
 def _check_engine(target: LLMConfig) -> None:
-    for name, value in _V1_RUNNER.items():
+    for name, value in _ENVIRONMENT.items():
         if str(_variables(target).get(name, value)) != value:
             raise ValueError(
-                f"runtime_env.env_vars.{name} must be {value}: specray needs vLLM's V1 model "
-                "runner; remove it"
+                f"runtime_env.env_vars.{name} must be {value}, as specray sets it; remove it"
             )
     for name in _OURS:
         if target.engine_kwargs.get(name):
@@ -107,11 +109,11 @@ def _check_engine(target: LLMConfig) -> None:
             )
     if target.engine_kwargs.get("speculative_config") is not None:
         check_engine_drafter(target.engine_kwargs["speculative_config"])
-        if target.engine_kwargs.get("data_parallel_size", 1) != 1:
-            raise ValueError(
-                "engine_kwargs.data_parallel_size must be 1 with a speculative_config, as ranks "
-                "that draft apart would wait for each other; take more replicas"
-            )
+    if target.engine_kwargs.get("data_parallel_size", 1) != 1:
+        raise ValueError(
+            "engine_kwargs.data_parallel_size must be 1, as a replica has one stream for its one "
+            "engine; take more replicas"
+        )
     if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
         raise ValueError(
             "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
@@ -170,7 +172,7 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         "additional_config": (given.get("additional_config") or {})
         | {CONFIG_KEY: plugin.model_dump(mode="json")},
     }
-    runtime_env = (target.runtime_env or {}) | {"env_vars": _variables(target) | _V1_RUNNER}
+    runtime_env = (target.runtime_env or {}) | {"env_vars": _variables(target) | _ENVIRONMENT}
     return _changed(target, engine_kwargs=engine_kwargs, runtime_env=runtime_env)
 
 

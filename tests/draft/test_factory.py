@@ -81,7 +81,7 @@ def test_a_hybrids_sources_change_while_it_runs(llama: PreTrainedModel, tmp_path
 
 
 def test_other_drafts_have_no_sources_to_choose_from() -> None:
-    with pytest.raises(InvalidConfigError, match="only methods hybrid and ngram"):
+    with pytest.raises(InvalidConfigError, match="only the draft methods hybrid and ngram"):
         reconfigure(make_proposer(DraftConfig()), LiveDraftConfig(sources=("model",)))
 
 

@@ -141,6 +141,12 @@ def _more_ranks_than_gpus(found: Found) -> None:
     )
 
 
+def _surge_without_pods(found: Found) -> None:
+    found.edit_serve(
+        lambda app: app["args"]["target"]["deployment_config"].update(max_surge_percent=100)
+    )
+
+
 def _more_replicas_than_pods(found: Found) -> None:
     def three_drafts(app: Any) -> None:
         app["args"]["draft"]["deployment_config"]["autoscaling_config"]["max_replicas"] = 3
@@ -229,6 +235,7 @@ PLANTED: dict[str, tuple[Callable[[Found], None], str]] = {
     "draft bound to no group": (_draft_unbound, r"a draft replica .* \['draft', 'target'\]"),
     "GPU type that no group has": (_wrong_accelerator, r"accelerator_type:A100.*: \[\]"),
     "more ranks than GPUs": (_more_ranks_than_gpus, r"a target replica needs .*'GPU': 8.*: \[\]"),
+    "a change without a pod for it": (_surge_without_pods, "too little .* in maxReplicas for all"),
     "more replicas than pods": (_more_replicas_than_pods, "too little .* in maxReplicas for all"),
     "policy that selects nobody": (_policy_selects_nobody, "NetworkPolicy specray-redis selects"),
     "monitor that selects nobody": (_monitor_selects_nobody, "PodMonitor specray selects nobody"),

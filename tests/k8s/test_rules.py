@@ -60,11 +60,13 @@ def working(replica: str = "d", busy: str = "", sessions: str = "1x60") -> Serie
 
 ACCEPTED = 'ray_specray_accepted_tokens_total{source="model"}'
 PROPOSED = 'ray_specray_proposed_tokens_total{source="model"}'
-USED = 'ray_specray_proposals_total{outcome="used"}'
-MISSED = 'ray_specray_proposals_total{outcome="missed"}'
+HIT = 'ray_specray_buffer_lookups_total{result="hit"}'
+MISS = 'ray_specray_buffer_lookups_total{result="miss"}'
 STATUS = f'ray_serve_deployment_status{{{SERVE},deployment="target:m"}}'
 QUEUED = f'ray_serve_deployment_queued_queries{{{SERVE},deployment="target:m"}}'
 KV = 'ray_vllm_kv_cache_usage_perc{model_name="m",ReplicaId="r"}'
+WAITING = 'ray_vllm_num_requests_waiting{model_name="m",ReplicaId="r"}'
+REFUSED = f'ray_specray_user_config_refused{{{SERVE},deployment="controller"}}'
 HOMELESS = "ray_specray_sessions_without_draft"
 FALLBACKS = 'ray_specray_fallbacks_total{reason="draft_died"}'
 
@@ -74,7 +76,10 @@ CASES: dict[str, Case] = {
         http(s200="0+54x60", s500="0+6x60"), http(s200="0+30x60", s400="0+30x60", s500="0+1x60")
     ),
     "SpecrayNoMetrics": Case({"up": "1x60"}, drafts("0x60")),
-    "SpecrayQueueGrows": Case({QUEUED: "101x60"}, {QUEUED: "100x60"}),
+    "SpecrayQueueGrows": Case(
+        {QUEUED: "0x60", WAITING: "101x60"}, {QUEUED: "100x60", WAITING: "100x60"}
+    ),
+    "SpecrayUserConfigRefused": Case({REFUSED: "1x60"}, {REFUSED: "0x60"}),
     "SpecrayKvCacheFull": Case({KV: "0.96x60"}, {KV: "0.95x60"}, "15m"),
     "SpecrayNoDraft": Case(drafts("2x60", "0x60"), drafts("2x60", "1x60")),
     "SpecrayDraftMissing": Case(drafts("2x4 1x60"), drafts("2x4 1x2 2x60")),
@@ -91,7 +96,7 @@ CASES: dict[str, Case] = {
         "60m",
     ),
     "SpecrayLateProposals": Case(
-        pair(USED, "0+4x90", MISSED, "0+6x90"), pair(USED, "0+6x90", MISSED, "0+4x90"), "60m"
+        pair(HIT, "0+4x90", MISS, "0+6x90"), pair(HIT, "0+6x90", MISS, "0+4x90"), "60m"
     ),
 }
 
@@ -176,7 +181,7 @@ def test_a_healthy_installation_does_not_hide_another(tmp_path: Path) -> None:
                 (
                     "SpecrayLateProposals",
                     CASES["SpecrayLateProposals"].trouble,
-                    pair(USED, "0+600x90", MISSED, "0+1x90"),
+                    pair(HIT, "0+600x90", MISS, "0+1x90"),
                 ),
             )
         ],

@@ -89,6 +89,8 @@ def test_a_faulty_policy_is_named_and_the_last_one_stays(
 
     with pytest.raises(InvalidConfigError, match=rf"user_config of the controller(.|\n)*{field}"):
         controller.reconfigure(user_config)
+    asyncio.run(controller.heartbeat(Member("target", "t:1")))
+    controller.reconfigure(user_config)  # Serve would stop a replica that raises now
     assert view(controller).policy.max_depth == 3
 
 

@@ -4,6 +4,7 @@ from specray.config import PromptLookupConfig, SimulationConfig
 from specray.draft.prompt_lookup import PromptLookup
 from specray.serve.draft_server import DraftServer
 from specray.serve.simulation import Simulation
+from specray.serve.user_config import UserConfig
 from tests.serve.replicas import replica_of
 
 
@@ -24,6 +25,7 @@ class Drafts(DraftServer):
     """Only what live settings reach."""
 
     def __init__(self, simulation: Simulation) -> None:
+        self._user_config = UserConfig("draft")
         self._proposer = PromptLookup(PromptLookupConfig())
         self._simulation = simulation
 

@@ -6,7 +6,13 @@ import pytest
 from specray.control.pools import Decision
 from specray.control.slow_loop import Decisions
 from specray.draft.engine import EngineStats
-from specray.serve.metrics import ControllerMetrics, DraftMetrics, RelayMetrics, TargetMetrics
+from specray.serve.metrics import (
+    ControllerMetrics,
+    DraftMetrics,
+    RelayMetrics,
+    TargetMetrics,
+    UserConfigMetrics,
+)
 from specray.types import SourceStats
 from specray.wire.stats import (
     CalibrationStats,
@@ -264,3 +270,10 @@ def test_what_the_controller_wants_is_told_by_pool(instruments: Instruments) -> 
     assert instruments.values["specray_ceiling", "depth"] == 4
     assert instruments.values["specray_ceiling", "fan_out"] == 2
     assert instruments.values["specray_decisions", "draft"] == 1
+
+
+def test_a_refused_user_config_is_reported(instruments: Instruments) -> None:
+    metrics = UserConfigMetrics(instruments)
+    for is_refused in (True, False):
+        metrics.publish(is_refused=is_refused)
+        assert instruments.values["specray_user_config_refused",] == is_refused

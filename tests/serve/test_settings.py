@@ -74,10 +74,27 @@ def test_an_engine_runs_what_we_plug_into_and_keeps_its_environment(args: dict[s
     parsed = parse(args)
 
     assert plugged_in(parsed, parsed.target).runtime_env == {
-        "env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+        "env_vars": {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_USE_V2_MODEL_RUNNER": "0",
+            "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",
+        }
     }
-    args["target"]["runtime_env"]["env_vars"]["VLLM_USE_V2_MODEL_RUNNER"] = "1"
-    with pytest.raises(InvalidConfigError, match="env_vars.VLLM_USE_V2_MODEL_RUNNER must be 0"):
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("VLLM_USE_V2_MODEL_RUNNER", "1", "0"),
+        ("VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "0", "1"),
+    ],
+)
+def test_an_environment_in_which_we_are_not_plugged_in_is_refused(
+    args: dict[str, Any], name: str, value: str, needed: str
+) -> None:
+    args["target"]["runtime_env"] = {"env_vars": {name: value}}
+
+    with pytest.raises(InvalidConfigError, match=f"env_vars.{name} must be {needed}"):
         parse(args)
 
 

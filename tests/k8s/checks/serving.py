@@ -1,5 +1,6 @@
 """Whether the Serve config is what Ray and specray take, and fits on the cluster's nodes."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -104,8 +105,10 @@ def _actor(options: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _num_replicas(options: Mapping[str, Any]) -> int:
+    """At most, while a change replaces them."""
     scaling = options.get("autoscaling_config") or {}
-    return int(scaling.get("max_replicas") or options.get("num_replicas") or 1)
+    most = int(scaling.get("max_replicas") or options.get("num_replicas") or 1)
+    return most + math.ceil(most * options.get("max_surge_percent", 0) / 100)
 
 
 def _placement_faults(service: Manifest, demands: list[Demand]) -> Iterator[str]:
