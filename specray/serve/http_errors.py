@@ -3,16 +3,18 @@
 Ray Serve LLM's ingress answers some in FastAPI's form, and wraps others in its own words.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
+from ray.serve.exceptions import BackPressureError
 from starlette.exceptions import HTTPException
 
 _BAD_REQUEST, _NOT_FOUND = 400, 404
+_LATER = {429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}  # headers, by status
 _OF_CLIENT = "invalid_request_error"
 
 
@@ -22,6 +24,23 @@ def add_error_handlers(app: FastAPI) -> FastAPI:
     app.add_exception_handler(OpenAIHTTPException, _refused_by_ours)
     app.add_exception_handler(RequestValidationError, _malformed)
     return app
+
+
+async def refusing_when_full(responses: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Responses, as long as there is room for their request (`max_queued_requests`).
+
+    Raises:
+        OpenAIHTTPException: there is none; with the status of Serve's `backpressure_config`.
+    """
+    try:
+        async for response in responses:
+            yield response
+    except BackPressureError as error:
+        raise OpenAIHTTPException(
+            status_code=error.status_code,
+            message="all targets are busy, and their queue is full; try again later",
+            internal_message=str(error),
+        ) from None
 
 
 def _refused(_: Request, error: Any) -> JSONResponse:
@@ -69,4 +88,4 @@ def _answer(
 ) -> JSONResponse:
     default = _OF_CLIENT if status < 500 else "server_error"
     error = {"message": message, "type": kind or default, "param": param, "code": code or status}
-    return JSONResponse({"error": error}, status_code=status)
+    return JSONResponse({"error": error}, status_code=status, headers=_LATER.get(status))

@@ -21,6 +21,7 @@ from specray.config import MAX_DEPTH, ObservabilityConfig, SpeculationConfig
 from specray.observability.traces import make_tracer
 from specray.router.relay import Relay
 from specray.serve.explanation import Explanation
+from specray.serve.http_errors import refusing_when_full
 from specray.serve.logs import join_serve
 from specray.serve.membership import Member, View, beat
 from specray.serve.metrics import RelayMetrics
@@ -33,6 +34,7 @@ from specray.target.names import DEPTH_ARG, REQUEST_ARG, ROUTER_ARG, TENANT_ARG,
 logger = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 24
+_SERVERS_FAULT = 500  # HTTP statuses from here on
 _WARM_UP_RETRY_S = 1.0
 
 
@@ -122,17 +124,16 @@ class Router(OpenAiIngress):
     async def _warm_up(self) -> None:
         while not self._is_warm:
             try:
-                for model_id in self._model_cards:
-                    await self._ask_for_a_few_tokens(model_id)
-                self._is_warm = True
-            except (RayError, RayServeException) as error:
+                self._is_warm = all([await self._answers(name) for name in self._model_cards])
+            except (RayError, RayServeException, OpenAIHTTPException) as error:
                 logger.warning("warm-up: the target does not answer yet: %s", error)
-                await asyncio.sleep(_WARM_UP_RETRY_S)
             except Exception:  # not ready is what `/health` says until a request has gone well
                 logger.exception("warm-up failed; trying again")
+            if not self._is_warm:
                 await asyncio.sleep(_WARM_UP_RETRY_S)
 
-    async def _ask_for_a_few_tokens(self, model_id: str) -> None:
+    async def _answers(self, model_id: str) -> bool:
+        """Whether a target answers; what it refuses as the client's fault is an answer, too."""
         body = CompletionRequest(
             model=model_id,
             prompt="1 2 3 4 1 2 3 4 1 2 3 4",
@@ -142,6 +143,8 @@ class Router(OpenAiIngress):
         async for answer in self._get_response(body=body, call_method="completions"):
             if (error := getattr(answer, "error", None)) is not None:
                 logger.warning("warm-up of %s: %s", model_id, error.message)
+                return bool(error.code < _SERVERS_FAULT)
+        return True
 
     async def _get_response(
         self, *, body: Any, call_method: str, raw_request: Request | None = None
@@ -160,7 +163,7 @@ class Router(OpenAiIngress):
             responses = super()._get_response(
                 body=body, call_method=call_method, raw_request=span.forwarded
             )
-            async for response in responses:
+            async for response in refusing_when_full(responses):
                 span.note(response)
                 yield response
 

@@ -1,5 +1,7 @@
 """The form of refusals, on an app made like the router's."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -7,9 +9,10 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
 from ray.llm._internal.serve.core.ingress.ingress import init
+from ray.serve.exceptions import BackPressureError
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from specray.serve.http_errors import add_error_handlers
+from specray.serve.http_errors import add_error_handlers, refusing_when_full
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -55,6 +58,28 @@ def test_refusals_are_told_in_their_own_words_only(client: TestClient) -> None:
     assert (error["message"], error["type"]) == ("depth is -1", "invalid_request_error")
     error = error_of(client, 503, json={"model": "m", "messages": MESSAGES})
     assert (error["message"], error["type"]) == ("no replica", "server_error")
+
+
+def test_who_finds_no_room_is_told_to_come_back() -> None:
+    async def full() -> AsyncIterator[None]:
+        yield None
+        raise BackPressureError(4, 3, status_code=429)
+
+    async def ask() -> None:
+        async for response in refusing_when_full(full()):
+            assert response is None
+
+    with pytest.raises(OpenAIHTTPException) as info:
+        asyncio.run(ask())
+    assert info.value.status_code == 429
+    assert "queue is full" in info.value.message
+
+
+def test_a_server_that_is_not_there_says_when_to_ask_again(client: TestClient) -> None:
+    response = client.post("/v1/chat/completions", json={"model": "m", "messages": MESSAGES})
+    assert response.headers["Retry-After"] == "1"
+    refused = {"model": "refused", "messages": MESSAGES}
+    assert "Retry-After" not in client.post("/v1/chat/completions", json=refused).headers
 
 
 @pytest.mark.parametrize(
