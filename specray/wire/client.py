@@ -1,4 +1,4 @@
-"""The routers' end of the protocol: streams to drafts and targets, on the caller's asyncio loop."""
+"""The calling end of the protocol: streams to drafts and targets, and a target's control."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,6 @@ TIMEOUT_S = 2.0
 """How long a connection or a unary call may take."""
 
 _UNARY_OPTIONS = rpc.channel_options(rpc.MAX_SESSION_FRAME_BYTES)
-_PROTOCOL = ((rpc.PROTOCOL_KEY, rpc.PROTOCOL_VERSION),)
 # A dead peer shows as either: a write to a finished call raises InvalidStateError.
 _GONE = (grpc.RpcError, asyncio.InvalidStateError)
 
@@ -180,7 +179,7 @@ async def _connect(
     address: str, router_id: str, service: str, method: str, options: tuple[tuple[str, int], ...]
 ) -> tuple[Any, Any]:
     channel = grpc.aio.insecure_channel(address, options=options)
-    metadata = (*_PROTOCOL, (rpc.ROUTER_KEY, router_id))
+    metadata = (*rpc.credentials(), (rpc.ROUTER_KEY, router_id))
     call = channel.stream_stream(rpc.method_path(service, method))(metadata=metadata)
     is_accepted = False
     try:
@@ -202,7 +201,7 @@ async def _ask(address: str, method: str, request: bytes) -> bytes:
     async with grpc.aio.insecure_channel(address, options=_UNARY_OPTIONS) as channel:
         call = channel.unary_unary(rpc.method_path(rpc.TARGET_SERVICE, method))
         try:
-            answer: bytes = await call(request, timeout=TIMEOUT_S, metadata=_PROTOCOL)
+            answer: bytes = await call(request, timeout=TIMEOUT_S, metadata=rpc.credentials())
         except _GONE as error:
             raise StreamClosedError(f"{method} at {address}: {_describe(error)}") from error
         return answer
@@ -212,7 +211,7 @@ def _ask_blocking(address: str, method: str, request: bytes) -> bytes:
     with grpc.insecure_channel(address, options=_UNARY_OPTIONS) as channel:
         call = channel.unary_unary(rpc.method_path(rpc.TARGET_SERVICE, method))
         try:
-            answer: bytes = call(request, timeout=TIMEOUT_S, metadata=_PROTOCOL)
+            answer: bytes = call(request, timeout=TIMEOUT_S, metadata=rpc.credentials())
         except grpc.RpcError as error:
             raise StreamClosedError(f"{method} at {address}: {_describe(error)}") from error
         return answer

@@ -1,5 +1,6 @@
-"""One gate for every call: versions are checked on entry, exceptions become gRPC statuses."""
+"""One gate for every call: versions and tokens are checked, exceptions become gRPC statuses."""
 
+import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,7 +9,14 @@ import grpc
 
 from specray.errors import ProtocolError, SpecrayError
 from specray.wire.outbox import QueueFullError
-from specray.wire.rpc import PROTOCOL_KEY, PROTOCOL_VERSION, ROUTER_KEY
+from specray.wire.rpc import (
+    PROTOCOL_KEY,
+    PROTOCOL_VERSION,
+    ROUTER_KEY,
+    TOKEN_KEY,
+    TOKEN_VARIABLE,
+    stream_token,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -17,6 +25,10 @@ _Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 class _VersionMismatchError(SpecrayError):
     """The peer speaks another major version (FAILED_PRECONDITION)."""
+
+
+class _UnauthenticatedError(SpecrayError):
+    """The peer does not have our token (UNAUTHENTICATED)."""
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -58,6 +70,12 @@ def _check(metadata: dict[str, Any], is_stream: bool) -> None:
             f"you speak specray protocol {version}, this server speaks {PROTOCOL_VERSION}; "
             f"deploy the same release on both sides (metadata key {PROTOCOL_KEY})"
         )
+    token = stream_token()
+    if token and not hmac.compare_digest(str(metadata.get(TOKEN_KEY, "")).encode(), token.encode()):
+        raise _UnauthenticatedError(
+            f"this server wants the token of its {TOKEN_VARIABLE} in the metadata key {TOKEN_KEY}; "
+            "give all replicas the same"
+        )
     if is_stream and not metadata.get(ROUTER_KEY):
         raise ProtocolError(f"a stream must name its router in the metadata key {ROUTER_KEY}")
 
@@ -67,6 +85,8 @@ def _status(error: Exception) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.INVALID_ARGUMENT, str(error)
     if isinstance(error, QueueFullError):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+    if isinstance(error, _UnauthenticatedError):
+        return grpc.StatusCode.UNAUTHENTICATED, str(error)
     if isinstance(error, SpecrayError):
         return grpc.StatusCode.FAILED_PRECONDITION, str(error)
     return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"

@@ -1,11 +1,14 @@
 """Method names, metadata and options that both ends of the protocol agree on."""
 
+import os
 from typing import Final
 
 from specray.wire import speculation_pb2 as pb
 
 PROTOCOL_KEY: Final = "specray-protocol"
 ROUTER_KEY: Final = "specray-router"
+TOKEN_KEY: Final = "specray-token"
+TOKEN_VARIABLE: Final = "SPECRAY_STREAM_TOKEN"
 PROTOCOL_VERSION: Final = "1"
 
 DRAFT_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Draft"].full_name
@@ -37,6 +40,17 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel dials at once, whatever others saw
     ("grpc.enable_retries", 0),
 )
+
+
+def stream_token() -> str:
+    """The secret that both ends of a call must have, from the environment; empty for none."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip()
+
+
+def credentials() -> tuple[tuple[str, str], ...]:
+    """Metadata of every call: the protocol's version, and the token if there is one."""
+    token = stream_token()
+    return ((PROTOCOL_KEY, PROTOCOL_VERSION), *([(TOKEN_KEY, token)] if token else []))
 
 
 def channel_options(max_receive_bytes: int) -> tuple[tuple[str, int], ...]:

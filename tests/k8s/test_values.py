@@ -20,7 +20,13 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
         if prefix == "pools.":
             path = _POOL
         is_passed_through = key in ("resources", "rayResources", "nodeSelector", "labels") or (
-            path in ("weights.tokenSecret", "redis.passwordSecret", "weights.bucket.attributes")
+            path
+            in (
+                "streamTokenSecret",
+                "weights.tokenSecret",
+                "redis.passwordSecret",
+                "weights.bucket.attributes",
+            )
         )
         if isinstance(value, dict) and value and not is_passed_through:
             yield from _paths(value, f"{path}.")

@@ -104,6 +104,34 @@ def test_a_stranger_is_told_what_is_wrong(
     assert handler.num_gone == 0
 
 
+@pytest.mark.parametrize("token", ["", "wrong", "rightx"])
+def test_who_has_not_the_token_is_refused(
+    server: RunningServer,
+    handler: DraftHandler,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPECRAY_STREAM_TOKEN", "right\n")  # as a file's end
+
+    error = open_raw(server.address, (*CURRENT, ("specray-token", token)))
+    assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "SPECRAY_STREAM_TOKEN" in error.details()
+    assert "right" not in error.details()
+    assert handler.num_gone == 0
+
+
+def test_who_has_the_token_is_welcome(
+    server: RunningServer, handler: DraftHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECRAY_STREAM_TOKEN", "right")
+
+    async def talk() -> None:
+        await (await connect_draft(server.address, "r")).close()
+
+    asyncio.run(talk())
+    assert handler.gone() is handler.peer()
+
+
 def test_a_minor_version_is_welcome(server: RunningServer, handler: DraftHandler) -> None:
     with grpc.insecure_channel(server.address) as channel:
         call = channel.stream_stream(SPECULATE)(

@@ -71,6 +71,9 @@ env:
   {{- else if eq .Values.weights.source "hub" }}
   {{- include "specray.token" . | nindent 2 }}
   {{- end }}
+  - name: SPECRAY_STREAM_TOKEN
+    valueFrom:
+      secretKeyRef: {{ toJson (merge (dict "optional" true) .Values.streamTokenSecret) }}
 livenessProbe:
   httpGet: { path: /api/healthz, port: 52365 }
   initialDelaySeconds: 30
