@@ -19,7 +19,12 @@ from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal
 
-_PREFILL_TOKENS = 64  # one pass of a prefill; what it takes is what other sessions wait
+GPU_PREFILL_TOKENS = 512
+"""Of one pass of a prefill on a GPU, where 64 take 7.5 ms as well: what launching them takes.
+
+Measured with a model of Llama 3.2 1B's shape (`loadtest/results/draft-speed-h200-d15f021.json`).
+"""
+_CPU_PREFILL_TOKENS = 64  # likewise on a CPU; what it takes is what other sessions wait
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
 
 
@@ -54,6 +59,8 @@ class ModelProposer:
             share: which tenant makes room; all count alike if left out.
         """
         self._model = model
+        is_cpu = torch.device(model.device).type == "cpu"
+        self._prefill_tokens = _CPU_PREFILL_TOKENS if is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         self._ahead = DraftAhead(
             model, self._pool, config.most_ahead, config.support, generator, clock
@@ -188,7 +195,7 @@ class ModelProposer:
             if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
                 depth = 0
             if depth > 0 and session.num_uncached > _CATCH_UP_TOKENS:
-                is_one_piece = session.num_uncached <= _PREFILL_TOKENS
+                is_one_piece = session.num_uncached <= self._prefill_tokens
                 if is_one_piece or session.session_id not in self._behind:
                     self._catch_up(session)
                 depth = 0 if session.session_id in self._behind else depth
@@ -208,7 +215,7 @@ class ModelProposer:
         """Caches the session's next tokens, and leaves the rest to `work` if they are many."""
         room = session.states.shape[2]
         start = session.num_cached
-        stop = min(start + _PREFILL_TOKENS, len(session), room)
+        stop = min(start + self._prefill_tokens, len(session), room)
         cache = self._model.make_cache([CachedRow(session.states, start, stop)])
         device = self._model.device
         token_ids = torch.tensor(session.token_ids[start:stop], device=device)

@@ -10,12 +10,12 @@ import simpy
 from specray.control.batch_cost import BatchCost
 from specray.control.roofline import StepLoad
 from specray.draft.engine import EngineStats
+from specray.draft.model import GPU_PREFILL_TOKENS
 from specray.simulate.requests import RIGHT_TOKEN, WRONG_TOKEN, Request
 from specray.simulate.step_laws import StepLaw
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame, Source
 
 Process = Generator[simpy.Event, Any, None]
-_PREFILL_PIECE = 512  # tokens of prompts between two batches of proposals
 _NS = 1e9
 
 
@@ -25,6 +25,7 @@ class DraftSettings:
 
     law: StepLaw
     source: Source = "model"
+    prefill_overhead_s: float = 0.0  # of each piece of a prompt, beside its step
     ahead_hit_rate: float = 0.0  # commits whose continuation had been drafted ahead; 0: never does
     # Outcomes drafted for ahead, per session: so many times the tokens a step. Assumed; how many of
     # `draft.model.fan_out` there is time for depends on the draft.
@@ -214,11 +215,10 @@ class Draft:
         return seconds
 
     def _prefill(self, session: _Session) -> Process:
-        piece = min(_PREFILL_PIECE, session.num_to_prefill)
+        piece = min(GPU_PREFILL_TOKENS, session.num_to_prefill)
         done = session.length - session.num_to_prefill
-        yield from self._work_for(
-            self._settings.law.step_s(StepLoad(1, piece, max(0, done) + piece))
-        )
+        step_s = self._settings.law.step_s(StepLoad(1, piece, max(0, done) + piece))
+        yield from self._work_for(step_s + self._settings.prefill_overhead_s)
         session.num_to_prefill = max(0, session.num_to_prefill - piece)
 
     def _work_for(self, seconds: float) -> Process:

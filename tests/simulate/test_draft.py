@@ -43,6 +43,16 @@ def test_a_session_is_drafted_for_when_its_prompt_is_prefilled() -> None:
     assert 15 <= first <= 17
 
 
+def test_each_piece_of_a_prompt_has_to_be_launched() -> None:
+    def busy_s(num_prompt_tokens: int, prefill_overhead_s: float) -> float:
+        draft = DraftSettings(Prefills(), prefill_overhead_s=prefill_overhead_s)
+        settings = replace(cluster(depth=3), draft=draft)
+        run = simulate(settings, requests([Arrival(0.0, num_prompt_tokens, 80)], ByPlace((1.0,))))
+        return run.drafts[0].busy_s
+
+    assert busy_s(1100, 0.25) - busy_s(1100, 0.0) == pytest.approx(3 * 0.25)  # 512, 512, 76
+
+
 def test_one_prompt_does_not_hold_up_the_proposals_of_others() -> None:
     settings = replace(cluster(depth=3), draft=DraftSettings(Prefills()))
     arrivals = [Arrival(0.0, 100, 80), Arrival(0.5, 8000, 2)]

@@ -73,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs.add_argument("--efficiency", type=float, default=0.8, help="of the peaks (%(default)s)")
     costs.add_argument("--overhead-ms", type=float, default=0.5, help="a step (%(default)s)")
     costs.add_argument(
-        "--draft-overhead-ms", type=float, default=0.5, help="a draft's step (%(default)s)"
+        "--draft-overhead-ms",
+        type=float,
+        default=2.0,
+        help="a draft's step (%(default)s)",
     )
     costs.add_argument(
         "--verify-overhead-ms",

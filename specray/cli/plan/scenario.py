@@ -25,7 +25,10 @@ from specray.simulate.step_laws import ConstantSteps
 from specray.simulate.target import TargetSettings
 from specray.types import SpeculationPolicy
 
-_LOOK_UP_S = 50e-6  # of a batch; README, "Choosing a draft"
+_LOOK_UP_S = 50e-6  # of a batch; loadtest/results/draft-speed-h200-d15f021.json has 47 for one
+# A pass over a piece of a prompt is launched kernel by kernel, and not replayed: 7.5 ms instead of
+# the 2 ms of `--draft-overhead-ms` (the same file, with CUDA graphs and without).
+_PREFILL_LAUNCHES_S = 5.5e-3
 _PROMPT_LOOKUP: Final = "prompt_lookup"
 
 
@@ -218,7 +221,7 @@ def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
         args.draft_overhead_ms / 1e3,
         args.efficiency,
     )
-    return DraftSettings(law, ahead_hit_rate=args.ahead)
+    return DraftSettings(law, ahead_hit_rate=args.ahead, prefill_overhead_s=_PREFILL_LAUNCHES_S)
 
 
 def _unknown_size(option: str, model: str) -> InvalidConfigError:
