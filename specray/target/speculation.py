@@ -324,6 +324,7 @@ class Speculation:
             full_wait_s=partial(self._patience.full_wait_s, self._max_wait_s()),
             waited_s=self._waited_s,
             chance=self._patience.chance,
+            full_chance=self._patience.full_chance,
             is_beside=self._patience.is_beside,
         )
         self._is_drafting = any(depths)
