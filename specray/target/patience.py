@@ -9,7 +9,7 @@ from specray.control.latency import AnswerTime
 from specray.target.session import Session
 
 _PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
-_GAIN = 0.05  # of each commit, in how many are behind and how long is waited for those
+_GAIN = 0.05  # of each step, in how many commits are behind and whether one waits for those
 _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _USE_GAIN, _TRIAL_GAIN = 0.1, 0.2  # likewise, and of each trial, in how many are not worth it
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
@@ -60,7 +60,8 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._size = 0  # of the coming step's load
+        self._num_requests = 1  # in the coming step
+        self._size = 0  # of that load
         self._seen = _Seen()  # of such loads
         self._by_load: dict[int, _Seen] = {}  # by powers of two of the requests
         self._is_refused = False  # whether the coming step goes on without what it could wait for
@@ -74,6 +75,7 @@ class Patience:
         So what makes fewer seem worse than those that there were just now is no longer true. None
         at all, as between two loads, is no load.
         """
+        self._num_requests = max(1, num_requests)
         size = num_requests.bit_length()
         if size in (0, self._size):
             return
@@ -187,9 +189,13 @@ class Patience:
         self._observe_behind(session, is_behind=True)
 
     def _observe_behind(self, session: Session, *, is_behind: bool) -> None:
-        """Nothing can have been drafted ahead for what ends a pause: it says nothing of that."""
+        """A step's share their fate, so that they count as one, like its losses.
+
+        Nothing can have been drafted ahead for what ends a pause: it says nothing of that.
+        """
         if not session.is_resumed:
-            self._seen.behind_rate += _GAIN * (is_behind - self._seen.behind_rate)
+            gain = _GAIN / self._num_requests
+            self._seen.behind_rate += gain * (is_behind - self._seen.behind_rate)
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,11 +9,28 @@ from specray.control.roofline import StepLoad
 from specray.simulate.agreement import ByPlace
 from specray.simulate.arrivals import Arrival, Lengths, Poisson, draw_arrivals
 from specray.simulate.cluster import Run, simulate
+from specray.simulate.draft import DraftSettings
 from specray.simulate.step_laws import ConstantSteps
 from specray.simulate.summary import summarise
 from tests.simulate.scenarios import STEP_S, alone, cluster, requests
 
 BUSY = draw_arrivals(Poisson(4.0), Lengths(50, 20, 0.5), 8.0, seed=3)
+
+
+class Gpus(NamedTuple):
+    """Bound by memory up to some tokens, by arithmetic beyond."""
+
+    fixed_s: float
+    memory_token_s: float
+    compute_token_s: float
+
+    def step_s(self, load: StepLoad) -> float:
+        memory_s = self.fixed_s + self.memory_token_s * load.num_tokens
+        return max(memory_s, self.compute_token_s * load.num_tokens)
+
+
+LARGE = Gpus(0.026, 2e-5, 8.5e-5)  # about a 405B's on eight H100, and an 8B's on one
+SMALL = Gpus(0.008, 1e-5, 2e-5)
 
 
 def depths(run: Run) -> list[int]:
@@ -100,6 +118,31 @@ def test_a_slow_draft_is_asked_for_as_much_as_is_worth_the_wait(
         return simulate(settings, alone(1500, rate=0.75)).ended_s
 
     assert ended_s(None) < 1.06 * min(ended_s(depth) for depth in (1, 2, 3, 5))
+
+
+@pytest.mark.parametrize("num_at_once", [8, 24, 48])
+def test_under_load_a_draft_that_answers_within_a_step_is_worth_the_best_fixed_depth(
+    num_at_once: int,
+) -> None:
+    """It may be waited for or come just behind the step, and both ways take turns."""
+
+    def tokens_per_s(depth: int | None, *, is_enabled: bool = True) -> float:
+        settings = cluster(depth=depth, is_enabled=is_enabled, law=LARGE)
+        policy = replace(settings.target.policy, max_wait_ms=25.0)
+        settings = replace(
+            settings,
+            target=replace(settings.target, policy=policy),
+            draft=DraftSettings(SMALL, prefill_overhead_s=0.0055),
+        )
+        load = requests([Arrival(0.0, 1000, 100 + i % 100) for i in range(8 * num_at_once)])
+        run = simulate(settings, load, num_at_once=num_at_once)
+        return sum(request.num_answer for request in run.requests) / run.ended_s
+
+    off = tokens_per_s(None, is_enabled=False)
+    fixed = max(tokens_per_s(depth) for depth in (1, 2, 3))
+    ours = tokens_per_s(None)
+    assert fixed > 1.05 * off
+    assert ours > 0.97 * fixed
 
 
 def test_queueing_is_that_of_an_m_d_1_queue() -> None:
