@@ -16,6 +16,8 @@ _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _HARDLY_WAITS = 0.9  # rate of refusals
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
+_AHEAD = 0.6  # rate of those behind below which drafts do get ahead
+_LAST_CHANCE = 16  # tries of what has been given up, before it is assumed again that drafts might
 _ROUNDING = 0.05  # of a token, by which a share may be off
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
@@ -36,6 +38,8 @@ class _Seen:
     awaited_rate: float = _UNDECIDED  # of proposals, which their step was held back for
     num_refusals: int = 0  # since the latest wait or trial
     trial_pause: int = _FIRST_TRIAL
+    num_chances: int = 0  # since it was last assumed that drafts might get ahead
+    chance_pause: int = 1
 
     def improve(self, other: "_Seen") -> None:
         """Take over what is better elsewhere."""
@@ -196,6 +200,8 @@ class Patience:
         if not session.is_resumed:
             gain = _GAIN / self._num_requests
             self._seen.behind_rate += gain * (is_behind - self._seen.behind_rate)
+            if self._seen.behind_rate < _AHEAD:
+                self._seen.chance_pause = 1
 
     def observe_step(
         self, num_due: int, num_lost: int, num_awaited: int, *, is_trial: bool
@@ -251,8 +257,13 @@ class Patience:
         self._seen.unanswered_rate *= _RELIEF
         if is_alone:
             self._seen.answer_time.fade()
-        if math.isinf(self.answer_s(max_wait_s, 1)):
+        self._seen.num_chances += 1
+        is_due = self._seen.num_chances >= self._seen.chance_pause
+        if is_due or math.isinf(self.answer_s(max_wait_s, 1)):
             self._seen.behind_rate = min(self._seen.behind_rate, _UNDECIDED)
+        if is_due:
+            self._seen.num_chances = 0
+            self._seen.chance_pause = min(2 * self._seen.chance_pause, _LAST_CHANCE)
 
     @property
     def is_trial_due(self) -> bool:
