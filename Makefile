@@ -10,7 +10,7 @@ NONE_SELECTED := 5
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 setup: ## Install everything into .venv (CPU builds; rerun by itself when a lock changes)
 	@.ci/setup

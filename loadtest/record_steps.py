@@ -91,7 +91,7 @@ class CappedEndpoint(Endpoint):
 
 def main() -> None:
     if sys.argv[1:2] == [SERVE]:
-        serve._BUILDER = f"{THIS}:build_app"
+        serve.BUILDER = f"{THIS}:build_app"
         specray(["serve", sys.argv[2]])
         return
     parser = argparse.ArgumentParser(description=__doc__)

@@ -102,7 +102,7 @@ def summary(
 
 def main() -> None:
     if sys.argv[1:2] == [record_steps.SERVE]:
-        serve._BUILDER = f"{THIS}:build_app"
+        serve.BUILDER = f"{THIS}:build_app"
         specray(["serve", sys.argv[2]])
         return
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,6 +1,7 @@
 """The `specray` command: each subcommand is a module with `add_arguments` and `run`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -10,6 +11,7 @@ from specray.errors import SpecrayError
 
 USER_ERROR = 2  # exit code, as argparse's own
 INTERRUPTED = 130
+BROKEN_PIPE = 141  # as of a process that SIGPIPE ended
 
 COMMANDS = {  # module, and what it is for
     "check": ("specray.cli.check", "explain a config file without starting it"),
@@ -38,12 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Inside: a subcommand's module is imported when its parser is made.
         args = _make_parser(words[0] if words else None).parse_args(words)
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
     except SpecrayError as error:
         complain(str(error))
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # as of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left, at exit
+        return BROKEN_PIPE
+    return code
 
 
 def help_of(name: str, width: int = 100) -> str:

@@ -11,17 +11,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
-from specray.serve.config_file import read_file
+from specray.serve.check import explain
+from specray.serve.config_file import BUILDER, read_file
 from specray.serve.live import changes_beyond, check_deployments
 from specray.serve.local import LocalCluster
+from specray.serve.pools import Pool
 from specray.serve.ports import check_port
 from specray.serve.settings import AppArgs, parse
 
-_BUILDER = "specray:build_app"
 _POLL_S = 0.5
 _REPORT_S = 10.0
 
@@ -55,6 +56,12 @@ def run(args: argparse.Namespace) -> int:
         return read_config(args.config, args.host, args.port)
 
     config = read()
+    pools: list[Pool] = []
+    for app in _ours(config):
+        explained = explain(app, config)
+        pools += explained.pools
+        for warning in explained.warnings:
+            complain(f"{args.config}: warning: {warning}")
     applications = _applications(config)
     host, port = config.http_options.host, config.http_options.port
     check_port(host, port)
@@ -63,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         signals = Signals()  # after Ray, which installs handlers of its own
         for app_args in applications.values():
             cluster.check_resources(app_args)
+        cluster.check_all_fit(pools)
         cluster.deploy(config)
         url = service_url(config)
         if cluster.wait_until_ready(url, signals.stop, args.start_timeout):
@@ -144,11 +152,15 @@ def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDep
 
 def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
     """The checked arguments of each of the file's applications that are ours."""
-    ours = [app for app in config.applications if app.import_path == _BUILDER]
+    ours = _ours(config)
     parsed = {app.name: parse(app.args) for app in ours}
     for app in ours:
         check_deployments(app, parsed[app.name])
     return parsed
+
+
+def _ours(config: ServeDeploySchema) -> list[ServeApplicationSchema]:
+    return [app for app in config.applications if app.import_path == BUILDER]
 
 
 def _shared_cpus(applications: dict[str, AppArgs]) -> frozenset[int]:
@@ -183,7 +195,6 @@ def _greet(url: str, cluster: LocalCluster, applications: dict[str, AppArgs]) ->
 def service_url(config: ServeDeploySchema) -> str:
     """Where the first application of ours is to be reached, or else the first of all."""
     host, port = config.http_options.host, config.http_options.port
-    ours = [app for app in config.applications if app.import_path == _BUILDER]
-    prefix = (ours or config.applications)[0].route_prefix or ""
+    prefix = (_ours(config) or config.applications)[0].route_prefix or ""
     host = "127.0.0.1" if host in ("0.0.0.0", "") else host
     return f"http://{host}:{port}{prefix.rstrip('/')}"

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator
 
 from specray.config.base import MAX_DEPTH, MAX_WAIT_MS, Settings
 from specray.config.draft import SimulationConfig
@@ -51,9 +51,16 @@ class LiveDraftConfig(Settings):
 
     sources: tuple[Literal["prompt_lookup", "ngram", "model"], ...] = Field(
         ("prompt_lookup", "ngram", "model"),
-        min_length=1,
-        description="Which sources of a draft with several may propose.",
+        description="Which sources of a draft with several may propose; at least one.",
     )
     simulation: SimulationConfig | None = Field(
         None, description="Instead of `draft.simulation`, which has to be there at the start."
     )
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # Not by `min_length`: of a misspelt one it says that there are 0, and not its name.
+        if not value:
+            raise ValueError("name at least one source; `is_enabled: false` stops them all")
+        return value

@@ -7,7 +7,7 @@ tried and tested without a model hub.
 from specray.models.bundled import BUNDLED, BundledModel, prepare
 from specray.models.shape import ModelShape, read_shape
 from specray.models.size import ModelSize, is_known_dtype, read_size
-from specray.models.sources import find_local, ngram_folder, resolve
+from specray.models.sources import check_name, find_local, ngram_folder, resolve
 from specray.models.tokenizers import check_same_tokenizer
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "BundledModel",
     "ModelShape",
     "ModelSize",
+    "check_name",
     "check_same_tokenizer",
     "find_local",
     "is_known_dtype",

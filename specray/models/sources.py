@@ -34,6 +34,18 @@ def resolve(source: str) -> str:
     return source
 
 
+def check_name(source: str) -> None:
+    """Sees that a model may be there; nothing is made or downloaded, nor a hub asked.
+
+    Raises:
+        InvalidConfigError: as `resolve` would.
+    """
+    if source.startswith(BUNDLED_PREFIX):
+        find(source.removeprefix(BUNDLED_PREFIX))
+    else:
+        resolve(source)
+
+
 def ngram_folder(source: str) -> Path:
     """The folder that may hold a draft's n-grams; nothing is made or downloaded.
 

@@ -15,6 +15,7 @@ from specray.serve.settings import AppArgs
 
 _GIB = 1 << 30
 _LARGEST_DRAFT = 0.2  # of the target's parameters; the literature's pairs are at 1 to 5 %
+_SMALL = 500_000_000  # parameters, of which most are embeddings, which cost a draft little
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -132,7 +133,7 @@ def _about_pair(target: Target, draft: Draft) -> Iterator[str]:
     if target.memory is None or draft.memory is None:
         return
     ratio = draft.memory.size.num_parameters / target.memory.size.num_parameters
-    if ratio > _LARGEST_DRAFT:
+    if ratio > _LARGEST_DRAFT and target.memory.size.num_parameters > _SMALL:
         yield (
             f"draft.model.model: it has {ratio:.0%} of the parameters of {target.config.model_id}; "
             f"beyond {_LARGEST_DRAFT:.0%} drafting hardly ever pays"

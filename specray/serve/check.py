@@ -9,9 +9,9 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from specray.config import ModelDraftConfig
 from specray.errors import InvalidConfigError
-from specray.models import ModelShape, check_same_tokenizer, find_local, read_size
+from specray.models import ModelShape, check_name, check_same_tokenizer, find_local, read_size
 from specray.serve.advice import Draft, Target, advise
-from specray.serve.config_file import read_file
+from specray.serve.config_file import BUILDER, read_file
 from specray.serve.live import (
     changes_beyond,
     check_deployments,
@@ -28,8 +28,6 @@ from specray.serve.settings import (
     source_of,
     validate,
 )
-
-BUILDER = "specray:build_app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def check_file(path: Path) -> FileReport:
     faults, applications = [], []
     for app in ours:
         try:
-            applications.append(_explain(app, config))
+            applications.append(explain(app, config))
         except InvalidConfigError as error:
             faults += [f"{path}: applications.{app.name}: {line}" for line in _lines(error)]
     if faults:
@@ -106,7 +104,12 @@ def _lines(error: InvalidConfigError) -> list[str]:
     return [line for line in str(error).splitlines() if line.strip()]
 
 
-def _explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Application:
+def explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Application:
+    """Explains an application of ours. Starts nothing, makes and downloads no model.
+
+    Raises:
+        InvalidConfigError: it could not be served; the message names each faulty field.
+    """
     args = validate(app.args)
     pools = check_deployments(app, args)
     targets = _targets(args, pools)
@@ -152,6 +155,10 @@ def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
     own = [pool for pool in pools if pool.role == "target"]
     targets = []
     for place, target, pool in zip(places_of_targets(args), args.targets, own, strict=True):
+        source = source_of(target)
+        if source is not None:
+            with field(f"{place}.model_loading_config.model_source"):
+                check_name(source)
         with field(f"{place}.engine_kwargs.tensor_parallel_size"):
             check_parallelism(target, None)
         memory = target_memory(target, pool, args.speculation.max_depth)
@@ -167,6 +174,8 @@ def _draft(args: AppArgs, pools: tuple[Pool, ...]) -> Draft | None:
     config = _draft_model(args)
     if config is None:
         return None
+    with field("draft.model.model"):
+        check_name(config.model)
     (pool,) = (pool for pool in pools if pool.role == "draft")
     return Draft(config, pool, draft_memory(config, pool))
 

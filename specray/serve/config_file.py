@@ -1,5 +1,6 @@
 """A Serve config file, read as Ray reads it, but without passing over what Ray does not know."""
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -10,6 +11,11 @@ from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from specray.errors import InvalidConfigError
+
+BUILDER = "specray:build_app"
+"""The `import_path` of our applications."""
+
+_PORTS = 65536
 
 
 def read_file(path: Path) -> ServeDeploySchema:
@@ -27,10 +33,21 @@ def read_file(path: Path) -> ServeDeploySchema:
         raise InvalidConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: {error}") from None
-    unknown = _unknown_keys(raw, ServeDeploySchema, "")
-    if unknown:
-        raise InvalidConfigError("\n".join(f"{path}: {fault}" for fault in unknown))
+    faults = [*_unknown_keys(raw, ServeDeploySchema, ""), *_faults(config)]
+    if faults:
+        raise InvalidConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
+
+
+def _faults(config: ServeDeploySchema) -> Iterator[str]:
+    """What Ray finds out late."""
+    if not 0 <= config.http_options.port < _PORTS:
+        yield f"http_options.port: {config.http_options.port} is no port; it ends at {_PORTS - 1}"
+    for app in config.applications:
+        if app.import_path != BUILDER and get_close_matches(app.import_path, [BUILDER], cutoff=0.8):
+            yield (
+                f"applications.{app.name}.import_path: {app.import_path}; do you mean {BUILDER}?"
+            )
 
 
 def _unknown_keys(raw: dict[str, Any], model: type[BaseModel], place: str) -> list[str]:

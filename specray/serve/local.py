@@ -19,7 +19,9 @@ from ray.serve._private.client import ServeControllerClient
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
+from specray.serve.pools import Pool
 from specray.serve.ports import free_port
+from specray.serve.root_cause import root_cause
 from specray.serve.settings import AppArgs, places_of_targets
 
 _POLL_S = 1.0
@@ -98,6 +100,26 @@ class LocalCluster:
                         "to cpu, or deploy the file to a cluster with `serve deploy`"
                     )
 
+    def check_all_fit(self, pools: Sequence[Pool]) -> None:
+        """See that the fewest replicas of all pools fit together: Serve would wait for ever.
+
+        Raises:
+            InvalidConfigError: naming what each pool needs.
+        """
+        for kind, name in (("GPU", "GPUs"), ("CPU", "cores")):
+            needs = {
+                pool.name: pool.min_replicas * (pool.gpus if kind == "GPU" else pool.cpus)
+                for pool in pools
+            }
+            found = ray.cluster_resources().get(kind, 0)
+            if sum(needs.values()) > found:
+                told = ", ".join(f"{pool} {needed:g}" for pool, needed in needs.items() if needed)
+                raise InvalidConfigError(
+                    f"all replicas together need {sum(needs.values()):g} {name} ({told}), this "
+                    f"machine has {found:g}; lower num_replicas or min_replicas, or deploy the "
+                    "file to a cluster with `serve deploy`"
+                )
+
     def deploy(self, config: ServeDeploySchema) -> None:
         """Hand the applications to Serve."""
         if self._client is None:  # a second start warns of options that are those of the first
@@ -147,7 +169,7 @@ class LocalCluster:
             states = _states()
         except ray.exceptions.RayError as error:
             raise StartupError(f"Ray has gone: {error}") from error
-        if any(state != ApplicationStatus.RUNNING for state, _ in states.values()):
+        if self._progress.is_bad or any(s != ApplicationStatus.RUNNING for s, _ in states.values()):
             self._progress.report(states)
 
     def _are_running(self) -> bool:
@@ -155,9 +177,11 @@ class LocalCluster:
         self._progress.report(states)
         for name, (state, message) in states.items():
             if state in _FAILED:
+                cause = root_cause(self.log_folder.parent)
                 raise StartupError(
                     f"application {name} failed to start:\n{message}\n"
-                    f"the logs are in {self.log_folder}"
+                    + (f"the cause: {cause}\n" if cause else "")
+                    + f"the logs are in {self.log_folder}"
                 )
         return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())
 
@@ -169,6 +193,7 @@ class _Progress:
         self._say = say
         self._started = time.monotonic()
         self.last = ""
+        self.is_bad = False  # whether the last was of something that does not run
 
     def report(self, states: dict[str, tuple[ApplicationStatus, str]]) -> None:
         waiting = sorted(
@@ -180,6 +205,7 @@ class _Progress:
         text = ", ".join(waiting) or ", ".join(
             f"{n} {s.value.lower()}" for n, (s, _) in states.items()
         )
+        self.is_bad = bool(waiting)
         if text != self.last:
             self._say(f"[{time.monotonic() - self._started:4.0f} s] {text}")
             self.last = text

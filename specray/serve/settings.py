@@ -21,6 +21,7 @@ from specray.config import (
 )
 from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_same_tokenizer, ngram_folder, read_shape, resolve
+from specray.models.tokenizers import read_tokens
 from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.serve.engine_drafter import check_engine_drafter, drafting_config
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
@@ -96,8 +97,13 @@ class AppArgs(BaseModel):
 
 
 def _check_engine(target: LLMConfig) -> None:
+    for name, value in _variables(target).items():
+        if not isinstance(value, str):
+            raise ValueError(  # noqa: TRY004  # pydantic's message is made of it
+                f'runtime_env.env_vars.{name} must be a string: write "{value}", with the quotes'
+            )
     for name, value in _ENVIRONMENT.items():
-        if str(_variables(target).get(name, value)) != value:
+        if _variables(target).get(name, value) != value:
             raise ValueError(
                 f"runtime_env.env_vars.{name} must be {value}, as specray sets it; remove it"
             )
@@ -200,6 +206,9 @@ def _resolve_models(args: AppArgs) -> AppArgs:
 
 def _resolve_draft(draft: ModelDraftConfig, targets: list[str]) -> ModelDraftConfig:
     """The draft's model, checked against every target's tokenizer, or against the one it reads."""
+    for source in targets:
+        with field("target.model_loading_config.model_source"):
+            read_tokens(resolve(source))  # so that it is not the draft that is blamed
     tokenizer = None
     if draft.target_tokenizer is not None:
         with field("draft.model.target_tokenizer"):

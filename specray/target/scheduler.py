@@ -37,6 +37,7 @@ from specray.target.engine_drafter import DRAFTING_S, find_drafter
 from specray.target.engine_drafts import NO_DRAFTER
 from specray.target.load import LoadMeter, Queues
 from specray.target.names import CONFIG_KEY
+from specray.target.orphan import end_with_parent
 from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
 from specray.target.stop_gap import make_stop_gap
@@ -62,6 +63,7 @@ class SpeculativeScheduler(Scheduler):
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        end_with_parent()
         if self.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner:
             raise StartupError(
                 "specray needs synchronous scheduling and vLLM's V1 model runner: set "

@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 
 import pytest
@@ -23,6 +25,16 @@ def test_a_users_error_is_one_message_and_no_traceback(capsys: pytest.CaptureFix
     assert output.err.startswith("specray: model `bundled:nonsense` does not exist")
     assert len(output.err.splitlines()) == 1
     assert not output.out
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "specray.cli", "models", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == ""
 
 
 def test_models_lists_every_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,20 @@ def args_of(config: Config) -> dict[str, Any]:
     return args
 
 
+@pytest.mark.parametrize("name", ["bundled:smollm3", "/models/none"])
+def test_a_model_that_can_not_be_there_is_refused(
+    tmp_path: Path, config: Config, name: str
+) -> None:
+    args_of(config)["target"]["model_loading_config"]["model_source"] = name
+    with pytest.raises(InvalidConfigError, match=r"target\.model_loading_config\.model_source: "):
+        check_file(written(tmp_path, config))
+
+    args_of(config)["target"]["model_loading_config"]["model_source"] = "s3://bucket/m"
+    args_of(config)["draft"]["model"]["model"] = name
+    with pytest.raises(InvalidConfigError, match=r"draft\.model\.model: "):
+        check_file(written(tmp_path, config))
+
+
 def test_a_sound_file_is_explained(tmp_path: Path, config: Config) -> None:
     report = check_file(written(tmp_path, config))
 

@@ -34,6 +34,25 @@ def written(folder: Path, config: Any) -> Path:
     return file
 
 
+@pytest.mark.parametrize("written_as", ["specray:build_ap", "specrai:build_app"])
+def test_a_misspelt_builder_is_not_somebody_elses(
+    tmp_path: Path, config: dict[str, Any], written_as: str
+) -> None:
+    config["applications"][0]["import_path"] = written_as
+
+    with pytest.raises(
+        InvalidConfigError, match=r"a\.import_path: .*do you mean specray:build_app"
+    ):
+        read_file(written(tmp_path, config))
+
+
+def test_a_port_beyond_the_last_is_named(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["http_options"]["port"] = 99999
+
+    with pytest.raises(InvalidConfigError, match=r"http_options\.port: 99999 is no port"):
+        read_file(written(tmp_path, config))
+
+
 def test_what_ray_passes_through_may_hold_anything(tmp_path: Path, config: dict[str, Any]) -> None:
     read = read_file(written(tmp_path, config))
 

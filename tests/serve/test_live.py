@@ -51,6 +51,7 @@ def with_settings(
         ("controller", "prompt_lookup", {"max_wait_ms": 0}, r"max_wait_ms: "),
         ("draft", "hybrid", {"sources": []}, r"sources: "),
         ("draft", "ngram", {"sources": 5}, r"sources: "),
+        ("draft", "ngram", {"sources": ["modle"]}, r"sources\.0: Input should be 'prompt_lookup'"),
         ("controller", "ngram", {"num_replicas": ["draft"]}, r"num_replicas: "),
         ("draft", "hybrid", {"simulation": {"rtt": 5}}, r"simulation: |simulation\.rtt: "),
     ],

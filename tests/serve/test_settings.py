@@ -82,6 +82,23 @@ def test_an_engine_runs_what_we_plug_into_and_keeps_its_environment(args: dict[s
     }
 
 
+def test_a_variable_that_is_no_string_is_named(args: dict[str, Any]) -> None:
+    args["target"]["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": 1}}
+
+    with pytest.raises(InvalidConfigError, match='env_vars.VLLM_CPU_KVCACHE_SPACE must be .*"1"'):
+        parse(args)
+
+
+def test_a_target_whose_tokenizer_is_missing_is_named_itself(args: dict[str, Any]) -> None:
+    folder = Path(args["target"]["model_loading_config"]["model_source"])
+    args["draft"] = {"method": "model", "model": {"model": save_model(folder.parent / "d")}}
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+    with pytest.raises(InvalidConfigError, match=r"^target\.model_loading_config\.model_source: "):
+        parse(args)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "needed"),
     [

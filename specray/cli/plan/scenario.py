@@ -11,8 +11,8 @@ from specray.control.hardware import PROFILES, HardwareProfile, find_profile
 from specray.control.roofline import ModelShape, Roofline
 from specray.errors import InvalidConfigError
 from specray.models import ModelSize, read_size
-from specray.serve.check import BUILDER, Application, check_file
-from specray.serve.config_file import read_file
+from specray.serve.check import Application, check_file
+from specray.serve.config_file import BUILDER, read_file
 from specray.serve.memory import TargetMemory, engine_memory, read_batch
 from specray.serve.settings import AppArgs, source_of, validate
 from specray.simulate.agreement import read_agreement
