@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
 
-from specray.cli.output import complain
+from specray.cli.output import UnreadError, complain
 from specray.errors import SpecrayError
 
 USER_ERROR = 2  # exit code, as argparse's own
@@ -40,17 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Inside: a subcommand's module is imported when its parser is made.
         args = _make_parser(words[0] if words else None).parse_args(words)
-        code = int(args.run(args))
-        sys.stdout.flush()
+        return int(args.run(args))
     except SpecrayError as error:
         complain(str(error))
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # as of `| head`, which has read enough
+    except UnreadError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left, at exit
         return BROKEN_PIPE
-    return code
 
 
 def help_of(name: str, width: int = 100) -> str:

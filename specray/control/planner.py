@@ -207,7 +207,6 @@ class Planner:
         full_wait_s: WaitTime | None = None,
         waited_s: float = 0.0,
         chance: float = 1.0,
-        full_chance: float = 0.0,
         is_beside: bool = False,
     ) -> tuple[int, ...]:
         """How deep the next proposals should be, given the wait for them.
@@ -225,8 +224,7 @@ class Planner:
             full_wait_s: For them if every step waited for those that are not there; infinite where
                 most would take too long. As things are, if left out.
             waited_s: How long the step before was held back; what a probe's was, later ones pay.
-            chance: Of a proposal that is asked for, to be there for its step, as things are.
-            full_chance: If every step waited; 0 where that is out of the question.
+            chance: Of a proposal that is asked for, to be there for its step.
             is_beside: Whether drafts mostly work while the target does.
         """
         self._probes.begin_step(waited_s)
@@ -245,11 +243,6 @@ class Planner:
             self.is_off = not any(speculative.depths)
             return speculative.depths
         is_worth_it = self._is_worth_it(speculative, num_decoding, chance, total_s)
-        if not is_worth_it and full_wait_s is not None and full_chance > 0:
-            total_s = full_wait_s(depth) + full_chance * self.overhead.extra_s
-            patient = self.plan(at_most(offers, depth), num_plain, total_s)
-            if self._is_worth_it(patient, num_decoding, full_chance, total_s):
-                speculative, is_worth_it = patient, True
         if is_beside and is_worth_it and self._slowdown.take_rest():
             return nothing
         depths = speculative.depths if is_worth_it else nothing

@@ -25,6 +25,7 @@ GPU_PREFILL_TOKENS = 512
 Measured with a model of Llama 3.2 1B's shape (`loadtest/results/draft-speed-h200-d15f021.json`).
 """
 _CPU_PREFILL_TOKENS = 64  # likewise on a CPU; what it takes is what other sessions wait
+_SHORT_TOKENS = 64  # that are read at once where a proposal is asked for, of each session
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
 
 
@@ -195,7 +196,7 @@ class ModelProposer:
             if depth > 0 and not self._store.reserve(session, len(session) + depth - 1, needed):
                 depth = 0
             if depth > 0 and session.num_uncached > _CATCH_UP_TOKENS:
-                is_one_piece = session.num_uncached <= self._prefill_tokens
+                is_one_piece = session.num_uncached <= _SHORT_TOKENS
                 if is_one_piece or session.session_id not in self._behind:
                     self._catch_up(session)
                 depth = 0 if session.session_id in self._behind else depth

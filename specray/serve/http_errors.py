@@ -3,6 +3,7 @@
 Ray Serve LLM's ingress answers some in FastAPI's form, and wraps others in its own words.
 """
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from ray.serve.exceptions import BackPressureError
 from starlette.exceptions import HTTPException
 
 _BAD_REQUEST, _NOT_FOUND = 400, 404
-_LATER = {429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}  # headers, by status
+_LATER = (429, 503)  # statuses with a Retry-After
 _OF_CLIENT = "invalid_request_error"
 
 
@@ -36,11 +37,13 @@ async def refusing_when_full(responses: AsyncIterator[Any]) -> AsyncIterator[Any
         async for response in responses:
             yield response
     except BackPressureError as error:
-        raise OpenAIHTTPException(
+        refusal = OpenAIHTTPException(
             status_code=error.status_code,
             message="all targets are busy, and their queue is full; try again later",
             internal_message=str(error),
-        ) from None
+        )
+        refusal.retry_after_s = error.retry_after_s
+        raise refusal from None
 
 
 def _refused(_: Request, error: Any) -> JSONResponse:
@@ -52,7 +55,9 @@ def _refused(_: Request, error: Any) -> JSONResponse:
 def _refused_by_ours(_: Request, error: Any) -> JSONResponse:
     """What the engine or the router refuses, with the engine's own type of error."""
     is_named = error.type not in ("Unknown", OpenAIHTTPException.__name__)
-    return _answer(error.status_code, error.message, kind=error.type if is_named else None)
+    kind = error.type if is_named else None
+    after_s = getattr(error, "retry_after_s", None) or 1
+    return _answer(error.status_code, error.message, kind=kind, after_s=after_s)
 
 
 def _malformed(_: Request, error: Any) -> JSONResponse:
@@ -85,7 +90,9 @@ def _answer(
     kind: str | None = None,
     param: str | None = None,
     code: str | int | None = None,
+    after_s: float = 1,
 ) -> JSONResponse:
     default = _OF_CLIENT if status < 500 else "server_error"
     error = {"message": message, "type": kind or default, "param": param, "code": code or status}
-    return JSONResponse({"error": error}, status_code=status, headers=_LATER.get(status))
+    headers = {"Retry-After": str(math.ceil(after_s))} if status in _LATER else None
+    return JSONResponse({"error": error}, status_code=status, headers=headers)

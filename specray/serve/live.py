@@ -23,6 +23,12 @@ def check_deployments(app: ServeApplicationSchema, args: AppArgs) -> tuple[Pool,
     """
     overrides = {entry.name: entry.model_dump(exclude_unset=True) for entry in app.deployments}
     pools = read_pools(args, overrides)
+    names = {target_name(target) for target in args.targets} if args.speculation.max_depth else ()
+    if replaced := [name for name in names if "ray_actor_options" in overrides.get(name, {})]:
+        raise InvalidConfigError(
+            f"deployments.{replaced[0]}.ray_actor_options would replace what specray sets; give "
+            "them in the target's deployment_config"
+        )
     check_user_configs(app, args.draft)
     check_pools_by_hand(app, args)
     return pools

@@ -101,21 +101,21 @@ class LocalCluster:
                     )
 
     def check_all_fit(self, pools: Sequence[Pool]) -> None:
-        """See that the fewest replicas of all pools fit together: Serve would wait for ever.
+        """See that the fewest replicas of our pools fit together: Serve would wait for ever.
 
         Raises:
             InvalidConfigError: naming what each pool needs.
         """
         for kind, name in (("GPU", "GPUs"), ("CPU", "cores")):
-            needs = {
-                pool.name: pool.min_replicas * (pool.gpus if kind == "GPU" else pool.cpus)
+            needs = [
+                (pool.name, pool.min_replicas * (pool.gpus if kind == "GPU" else pool.cpus))
                 for pool in pools
-            }
-            found = ray.cluster_resources().get(kind, 0)
-            if sum(needs.values()) > found:
-                told = ", ".join(f"{pool} {needed:g}" for pool, needed in needs.items() if needed)
+            ]
+            found, total = ray.cluster_resources().get(kind, 0), sum(needed for _, needed in needs)
+            if total > found:
+                told = ", ".join(f"{pool} {needed:g}" for pool, needed in needs if needed)
                 raise InvalidConfigError(
-                    f"all replicas together need {sum(needs.values()):g} {name} ({told}), this "
+                    f"all replicas together need {total:g} {name} ({told}), this "
                     f"machine has {found:g}; lower num_replicas or min_replicas, or deploy the "
                     "file to a cluster with `serve deploy`"
                 )
@@ -180,7 +180,7 @@ class LocalCluster:
                 cause = root_cause(self.log_folder.parent)
                 raise StartupError(
                     f"application {name} failed to start:\n{message}\n"
-                    + (f"the cause: {cause}\n" if cause else "")
+                    + (f"the latest fault of an engine: {cause}\n" if cause else "")
                     + f"the logs are in {self.log_folder}"
                 )
         return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())

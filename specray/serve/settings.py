@@ -85,6 +85,13 @@ class AppArgs(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_plugged_in(self) -> "AppArgs":
+        if self.speculation.max_depth > 0:
+            for target, place in zip(self.targets, places_of_targets(self), strict=True):
+                _check_surroundings(target, place)
+        return self
+
     @property
     def targets(self) -> tuple[LLMConfig, ...]:
         """The model of each target pool; all share the draft pool."""
@@ -97,16 +104,6 @@ class AppArgs(BaseModel):
 
 
 def _check_engine(target: LLMConfig) -> None:
-    for name, value in _variables(target).items():
-        if not isinstance(value, str):
-            raise ValueError(  # noqa: TRY004  # pydantic's message is made of it
-                f'runtime_env.env_vars.{name} must be a string: write "{value}", with the quotes'
-            )
-    for name, value in _ENVIRONMENT.items():
-        if _variables(target).get(name, value) != value:
-            raise ValueError(
-                f"runtime_env.env_vars.{name} must be {value}, as specray sets it; remove it"
-            )
     for name in _OURS:
         if target.engine_kwargs.get(name):
             raise ValueError(
@@ -115,16 +112,32 @@ def _check_engine(target: LLMConfig) -> None:
             )
     if target.engine_kwargs.get("speculative_config") is not None:
         check_engine_drafter(target.engine_kwargs["speculative_config"])
-    if target.engine_kwargs.get("data_parallel_size", 1) != 1:
-        raise ValueError(
-            "engine_kwargs.data_parallel_size must be 1, as a replica has one stream for its one "
-            "engine; take more replicas"
-        )
     if target.engine_kwargs.get("pipeline_parallel_size", 1) != 1:
         raise ValueError(
             "engine_kwargs.pipeline_parallel_size must be 1, as one batch is verified at a "
             "time; split the model with tensor_parallel_size"
         )
+
+
+def _check_surroundings(target: LLMConfig, place: str) -> None:
+    """What would keep our plug-ins from being run in the target's engine."""
+    if target.engine_kwargs.get("data_parallel_size", 1) != 1:
+        raise ValueError(
+            f"{place}.engine_kwargs.data_parallel_size must be 1, as a replica has one stream for "
+            "its one engine; take more replicas"
+        )
+    for name, value in _variables(target).items():
+        if not isinstance(value, str):
+            raise ValueError(  # noqa: TRY004  # pydantic's message is made of it
+                f'{place}.runtime_env.env_vars.{name} must be a string: write "{value}", with the '
+                "quotes"
+            )
+    for name, value in _ENVIRONMENT.items():
+        if _variables(target).get(name, value) != value:
+            raise ValueError(
+                f"{place}.runtime_env.env_vars.{name} must be {value}, as specray sets it; remove "
+                "it"
+            )
 
 
 def validate(args: Any) -> AppArgs:
@@ -183,7 +196,21 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
 
 
 def _variables(target: LLMConfig) -> dict[str, Any]:
-    return (target.runtime_env or {}).get("env_vars") or {}
+    """Of its replicas. Ray takes those of the config *instead* of those of the actor's options.
+
+    Raises:
+        ValueError: they are no mapping.
+    """
+    options = target.deployment_config.get("ray_actor_options") or {}
+    found: dict[str, Any] = {}
+    for runtime_env in (options.get("runtime_env"), target.runtime_env):
+        given = (runtime_env or {}).get("env_vars") or {}
+        if not isinstance(given, dict):
+            raise ValueError(  # noqa: TRY004  # pydantic's message is made of it
+                f"target {target.model_id}: runtime_env.env_vars must be a mapping, not {given!r}"
+            )
+        found |= given
+    return found
 
 
 def _resolve_models(args: AppArgs) -> AppArgs:

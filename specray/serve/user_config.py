@@ -16,7 +16,8 @@ class UserConfig:
 
     At the start a faulty one raises InvalidConfigError, and the deployment fails. Later it is
     logged and changes nothing: Serve stops a replica whose `reconfigure` raises and starts others
-    with the same file, so that a slip in the kill switch would leave no controller at all.
+    with the same file, so that a slip in the kill switch would leave no controller at all. (A
+    replica that starts while the faulty file is deployed does refuse it: mend the file.)
     """
 
     def __init__(self, of: str, metrics: UserConfigMetrics | None = None) -> None:

@@ -14,7 +14,6 @@ _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _USE_GAIN, _TRIAL_GAIN = 0.1, 0.2  # likewise, and of each trial, in how many are not worth it
 _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
-_HARDLY_WAITS = 0.9  # rate of refusals
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
 _AHEAD = 0.6  # rate of those behind below which drafts do get ahead
 _LAST_CHANCE = 16  # tries of what has been given up, before it is assumed again that drafts might
@@ -33,7 +32,6 @@ class _Seen:
     answer_share: float = 1.0  # of the tokens that are asked for, in such an answer
     refusal_rate: float = 0.0  # of these, how many were not worth a wait
     lost_rate: float = 0.0  # of proposals, which their step began without
-    unanswered_rate: float = 0.0  # likewise, where a step waited for what was not there
     unused_rate: float = 0.0  # of the others, which were worth less than was thought
     awaited_rate: float = _UNDECIDED  # of proposals, which their step was held back for
     num_refusals: int = 0  # since the latest wait or trial
@@ -45,7 +43,6 @@ class _Seen:
         """Take over what is better elsewhere."""
         self.behind_rate = min(self.behind_rate, other.behind_rate)
         self.lost_rate = min(self.lost_rate, other.lost_rate)
-        self.unanswered_rate = min(self.unanswered_rate, other.unanswered_rate)
         self.unused_rate = min(self.unused_rate, other.unused_rate)
         ours_s, others_s = self.answer_time.mean_s(1), other.answer_time.mean_s(1)
         if ours_s is not None and others_s is not None and others_s < ours_s:
@@ -64,11 +61,10 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._num_requests = 1  # in the coming step
-        self._size = 0  # of that load
+        self._size = 0  # of the coming step's load
+        self._num_asked = 1  # requests that were asked for, for that step
         self._seen = _Seen()  # of such loads
         self._by_load: dict[int, _Seen] = {}  # by powers of two of the requests
-        self._is_refused = False  # whether the coming step goes on without what it could wait for
         self._silence: dict[str, int] = {}  # router -> waits in vain in a row
 
     def face(self, num_requests: int) -> None:
@@ -79,7 +75,6 @@ class Patience:
         So what makes fewer seem worse than those that there were just now is no longer true. None
         at all, as between two loads, is no load.
         """
-        self._num_requests = max(1, num_requests)
         size = num_requests.bit_length()
         if size in (0, self._size):
             return
@@ -90,6 +85,10 @@ class Patience:
         elif size < self._size:
             self._by_load[size].improve(self._seen)
         self._size, self._seen = size, self._by_load[size]
+
+    def ask(self, num_requests: int) -> None:
+        """Proposals are asked for so many requests, whose fates are one step's."""
+        self._num_asked = max(1, num_requests)
 
     def expected_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long a commit's proposal holds its step back, on average; infinite: it can't pay.
@@ -121,17 +120,6 @@ class Patience:
     def chance(self) -> float:
         """Of a proposal that is asked for, to be there for its step and verified; more than 0."""
         return max(_LEAST_CHANCE, (1 - self._seen.lost_rate) * (1 - self._seen.unused_rate))
-
-    @property
-    def full_chance(self) -> float:
-        """Likewise, if steps waited for whatever was not drafted ahead; 0 where they hardly do.
-
-        Steps that go on without what they could wait for lose proposals that are not lost on those
-        that wait: taken together they make either way of going on look worse than it is.
-        """
-        if self._seen.refusal_rate > _HARDLY_WAITS:
-            return 0.0
-        return max(_LEAST_CHANCE, (1 - self._seen.unanswered_rate) * (1 - self._seen.unused_rate))
 
     @property
     def is_beside(self) -> bool:
@@ -198,7 +186,7 @@ class Patience:
         Nothing can have been drafted ahead for what ends a pause: it says nothing of that.
         """
         if not session.is_resumed:
-            gain = _GAIN / self._num_requests
+            gain = _GAIN / self._num_asked
             self._seen.behind_rate += gain * (is_behind - self._seen.behind_rate)
             if self._seen.behind_rate < _AHEAD:
                 self._seen.chance_pause = 1
@@ -219,15 +207,10 @@ class Patience:
             return
         seen = self._seen
         if not is_trial:
-            lost = num_lost / num_due
-            seen.lost_rate += _STEP_GAIN * (lost - seen.lost_rate)
+            seen.lost_rate += _STEP_GAIN * (num_lost / num_due - seen.lost_rate)
             seen.awaited_rate += _STEP_GAIN * (num_awaited / num_due - seen.awaited_rate)
-            if not self._is_refused:
-                seen.unanswered_rate += _STEP_GAIN * (lost - seen.unanswered_rate)
         elif num_lost == 0:
             seen.lost_rate *= _GREAT_RELIEF
-            seen.unanswered_rate *= _GREAT_RELIEF
-        self._is_refused = False
 
     def observe_use(self, num_used: int, num_worse: int, *, is_trial: bool) -> None:
         """A step has proposals, of which some are not worth verifying by what came with them.
@@ -254,7 +237,6 @@ class Patience:
                 take. What a draft answers for few of many says nothing of that.
         """
         self._seen.lost_rate *= _RELIEF
-        self._seen.unanswered_rate *= _RELIEF
         if is_alone:
             self._seen.answer_time.fade()
         self._seen.num_chances += 1
@@ -282,7 +264,6 @@ class Patience:
 
     def observe_no_need(self) -> None:
         """A step goes on without what it knows anyway: no reason to try a wait."""
-        self._is_refused = True
         self._seen.refusal_rate += _GAIN * (1 - self._seen.refusal_rate)
 
     def observe_wait(

@@ -324,9 +324,9 @@ class Speculation:
             full_wait_s=partial(self._patience.full_wait_s, self._max_wait_s()),
             waited_s=self._waited_s,
             chance=self._patience.chance,
-            full_chance=self._patience.full_chance,
             is_beside=self._patience.is_beside,
         )
+        self._patience.ask(sum(map(bool, depths)))
         self._is_drafting = any(depths)
         if self._planner.is_probing:
             is_alone = self._planner.is_off and all(depths) and not num_others

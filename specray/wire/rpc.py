@@ -3,6 +3,7 @@
 import os
 from typing import Final
 
+from specray.errors import StartupError
 from specray.wire import speculation_pb2 as pb
 
 PROTOCOL_KEY: Final = "specray-protocol"
@@ -43,8 +44,15 @@ _CHANNEL_OPTIONS = (
 
 
 def stream_token() -> str:
-    """The secret that both ends of a call must have, from the environment; empty for none."""
-    return os.environ.get(TOKEN_VARIABLE, "").strip()
+    """The secret that both ends of a call must have, from the environment; empty for none.
+
+    Raises:
+        StartupError: it holds what a header can't.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise StartupError(f"{TOKEN_VARIABLE} must be printable ASCII")
+    return token
 
 
 def credentials() -> tuple[tuple[str, str], ...]:

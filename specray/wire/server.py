@@ -66,8 +66,10 @@ class RunningServer:
         """Listen on a TCP port of `host` that the system chooses.
 
         Raises:
-            StartupError: the port could not be bound, or the server did not start in time.
+            StartupError: the port could not be bound, the server did not start in time, or the
+                streams' token is faulty.
         """
+        rpc.stream_token()  # a faulty one is found out here
         self._thread = LoopThread(f"specray-{service.name}")
         try:
             self._server, port = self._thread.run(_start(service, host), _START_TIMEOUT_S)

@@ -118,22 +118,6 @@ def test_a_long_step_with_a_prefill_makes_no_proposal_deeper() -> None:
     assert engine.planner.wanted_depths(offers, 0, wait_s) == before < (MAX_DEPTH,)
 
 
-@pytest.mark.parametrize(("full_chance", "is_asked"), [(0.0, False), (1.0, True)])
-def test_waits_may_pay_where_going_on_without_does_not(full_chance: float, is_asked: bool) -> None:
-    engine = Engine()
-    engine.run(300)
-    offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
-    depths = engine.planner.wanted_depths(
-        offers,
-        0,
-        always(0.5),
-        full_wait_s=always(0.002),
-        chance=0.5,
-        full_chance=full_chance,
-    )
-    assert any(depths) == is_asked
-
-
 def test_no_proposal_is_deeper_than_steps_wait_for() -> None:
     engine = Engine()
     engine.run(300)

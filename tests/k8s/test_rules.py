@@ -60,8 +60,8 @@ def working(replica: str = "d", busy: str = "", sessions: str = "1x60") -> Serie
 
 ACCEPTED = 'ray_specray_accepted_tokens_total{source="model"}'
 PROPOSED = 'ray_specray_proposed_tokens_total{source="model"}'
-HIT = 'ray_specray_buffer_lookups_total{result="hit"}'
-MISS = 'ray_specray_buffer_lookups_total{result="miss"}'
+WAITED_FOR = 'ray_specray_buffer_lookups_total{result="late"}'  # most of them in time
+MISSED = 'ray_specray_proposals_total{outcome="missed"}'
 STATUS = f'ray_serve_deployment_status{{{SERVE},deployment="target:m"}}'
 QUEUED = f'ray_serve_deployment_queued_queries{{{SERVE},deployment="target:m"}}'
 KV = 'ray_vllm_kv_cache_usage_perc{model_name="m",ReplicaId="r"}'
@@ -96,7 +96,9 @@ CASES: dict[str, Case] = {
         "60m",
     ),
     "SpecrayLateProposals": Case(
-        pair(HIT, "0+4x90", MISS, "0+6x90"), pair(HIT, "0+6x90", MISS, "0+4x90"), "60m"
+        pair(WAITED_FOR, "0+10x90", MISSED, "0+6x90"),
+        pair(WAITED_FOR, "0+10x90", MISSED, "0+4x90"),
+        "60m",
     ),
 }
 
@@ -181,7 +183,7 @@ def test_a_healthy_installation_does_not_hide_another(tmp_path: Path) -> None:
                 (
                     "SpecrayLateProposals",
                     CASES["SpecrayLateProposals"].trouble,
-                    pair(HIT, "0+600x90", MISS, "0+1x90"),
+                    pair(WAITED_FOR, "0+601x90", MISSED, "0+1x90"),
                 ),
             )
         ],

@@ -12,7 +12,7 @@ from ray.llm._internal.serve.core.ingress.ingress import init
 from ray.serve.exceptions import BackPressureError
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from specray.serve.http_errors import add_error_handlers, refusing_when_full
+from specray.serve.http_errors import _refused_by_ours, add_error_handlers, refusing_when_full
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -63,7 +63,7 @@ def test_refusals_are_told_in_their_own_words_only(client: TestClient) -> None:
 def test_who_finds_no_room_is_told_to_come_back() -> None:
     async def full() -> AsyncIterator[None]:
         yield None
-        raise BackPressureError(4, 3, status_code=429)
+        raise BackPressureError(4, 3, status_code=429, retry_after_s=7.5)
 
     async def ask() -> None:
         async for response in refusing_when_full(full()):
@@ -72,6 +72,7 @@ def test_who_finds_no_room_is_told_to_come_back() -> None:
     with pytest.raises(OpenAIHTTPException) as info:
         asyncio.run(ask())
     assert info.value.status_code == 429
+    assert _refused_by_ours(None, info.value).headers["Retry-After"] == "8"
     assert "queue is full" in info.value.message
 
 

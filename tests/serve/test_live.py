@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, SimulationConfig
 from specray.errors import InvalidConfigError
+from specray.serve.app import target_name
 from specray.serve.live import (
     changes_beyond,
     check_deployments,
@@ -111,6 +112,16 @@ def test_of_two_entries_the_last_is_checked(config: dict[str, Any]) -> None:
     (app,) = schema(config).applications
     with pytest.raises(InvalidConfigError, match=r"max_depth: .*\(got -1\)"):
         check_user_configs(app, draft("ngram"))
+
+
+def test_what_would_replace_our_options_of_a_target_is_refused(config: dict[str, Any]) -> None:
+    (app,) = ServeDeploySchema.model_validate(config).applications
+    args = validate(app.args)
+    name = target_name(args.target)
+    entry = {"name": name, "ray_actor_options": {"num_cpus": 1}}
+    app = app.model_copy(update={"deployments": [DeploymentSchema.model_validate(entry)]})
+    with pytest.raises(InvalidConfigError, match=r"ray_actor_options would replace what specray"):
+        check_deployments(app, args)
 
 
 def test_only_drafts_with_several_sources_have_live_settings(config: dict[str, Any]) -> None:

@@ -82,6 +82,34 @@ def test_an_engine_runs_what_we_plug_into_and_keeps_its_environment(args: dict[s
     }
 
 
+def test_an_actors_variables_stay_beside_ours(args: dict[str, Any]) -> None:
+    """Ray takes the config's `runtime_env` instead of the one of the actor's options."""
+    options = {"runtime_env": {"env_vars": {"HF_TOKEN": "x"}}}
+    args["target"]["deployment_config"]["ray_actor_options"] = options
+    parsed = parse(args)
+
+    runtime_env = plugged_in(parsed, parsed.target).runtime_env
+    assert runtime_env is not None
+    assert runtime_env["env_vars"]["HF_TOKEN"] == "x"
+    assert runtime_env["env_vars"]["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+
+
+def test_without_speculation_an_engine_may_be_as_it_likes(args: dict[str, Any]) -> None:
+    args["speculation"] = {"max_depth": 0}
+    args["target"]["engine_kwargs"]["data_parallel_size"] = 2
+    args["target"]["runtime_env"] = {"env_vars": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}
+
+    assert parse(args).target.engine_kwargs["data_parallel_size"] == 2
+
+
+@pytest.mark.parametrize("variables", [["A=1"], "A=1"])
+def test_variables_that_are_no_mapping_are_named(args: dict[str, Any], variables: Any) -> None:
+    args["target"]["runtime_env"] = {"env_vars": variables}
+
+    with pytest.raises(InvalidConfigError, match=r"runtime_env\.env_vars must be a mapping"):
+        parse(args)
+
+
 def test_a_variable_that_is_no_string_is_named(args: dict[str, Any]) -> None:
     args["target"]["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": 1}}
 

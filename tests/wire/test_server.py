@@ -120,6 +120,16 @@ def test_who_has_not_the_token_is_refused(
     assert handler.num_gone == 0
 
 
+@pytest.mark.parametrize("token", ["schlüssel", "two\nlines"])
+def test_a_token_that_no_header_can_hold_ends_the_start(
+    handler: DraftHandler, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECRAY_STREAM_TOKEN", token)
+
+    with pytest.raises(StartupError, match="must be printable ASCII"):
+        serve_draft(handler, "127.0.0.1")
+
+
 def test_who_has_the_token_is_welcome(
     server: RunningServer, handler: DraftHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
