@@ -56,6 +56,7 @@ class _Histogram:
         key = tuple(tags.values())
         counts = [*durations.buckets, durations.count - sum(durations.buckets)]
         published = self._published.get(key, [0] * len(counts))
+        counts = list(map(max, counts, published))  # a copy made meanwhile may lack the latest
         for value, now, before in zip(_OBSERVED_S, counts, published, strict=True):
             for _ in range(now - before):
                 self._histogram.observe(value, tags=tags)

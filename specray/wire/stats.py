@@ -24,11 +24,12 @@ class Durations:
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        self.count += 1
-        self.sum_s += seconds
         bucket = bisect_left(BUCKETS_S, seconds)
         if bucket < len(BUCKETS_S):
             self.buckets[bucket] += 1
+        # Last, as copies read it first: what is copied meanwhile seems to exceed no bound.
+        self.sum_s += seconds
+        self.count += 1
 
     def copy(self) -> "Durations":
         """A snapshot that later observations leave alone."""

@@ -172,6 +172,16 @@ def test_each_duration_is_observed_once_in_its_bucket(instruments: Instruments) 
     ]
 
 
+def test_a_copy_that_was_made_meanwhile_counts_nothing_twice(instruments: Instruments) -> None:
+    metrics = TargetMetrics(instruments=instruments)
+    whole, torn = durations(0.03, 70.0), durations(0.03, 70.0, 0.03)
+    torn.count -= 1
+    for step_time in (whole, torn, durations(0.03, 70.0, 0.03)):
+        metrics.publish(target_stats(step_time=step_time))
+
+    assert sorted(instruments.observed["specray_step_seconds",]) == [0.035, 0.035, 20.0]
+
+
 def test_the_router_reports_both_directions_and_both_roles(instruments: Instruments) -> None:
     to_drafts, to_targets = Traffic(), Traffic()
     to_drafts.observe(100, 0.001)
