@@ -166,8 +166,7 @@ class Speculation:
         for session in sessions:
             self._counters.count_lookup(session)
         wait = self._waiting.begin(sessions, self._max_wait_s()) if may_wait else None
-        if wait is not None:
-            self._num_awaited = len(wait.awaited)
+        self._num_awaited = len(wait.awaited) if wait is not None else 0
         return wait
 
     def end_wait(self, wait: Wait) -> None:

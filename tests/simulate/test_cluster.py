@@ -145,6 +145,23 @@ def test_under_load_a_draft_that_answers_within_a_step_is_worth_the_best_fixed_d
     assert ours > 0.97 * fixed
 
 
+def test_a_slow_draft_that_works_ahead_is_found_out_where_it_seemed_never_to_be() -> None:
+    """Deep proposals keep it from getting ahead, and while it is off nothing can be."""
+
+    def tokens_per_s(*, is_enabled: bool) -> float:
+        settings = cluster(is_enabled=is_enabled, law=LARGE)
+        policy = replace(settings.target.policy, max_wait_ms=25.0)
+        draft = DraftSettings(
+            Gpus(0.012, 1e-5, 2e-5), ahead_hit_rate=0.6, prefill_overhead_s=0.0055
+        )
+        settings = replace(settings, target=replace(settings.target, policy=policy), draft=draft)
+        load = requests([Arrival(0.0, 1000, 100 + i % 100) for i in range(12)], ByPlace((0.5,)))
+        run = simulate(settings, load, num_at_once=1)
+        return sum(request.num_answer for request in run.requests) / run.ended_s
+
+    assert tokens_per_s(is_enabled=True) > 1.1 * tokens_per_s(is_enabled=False)
+
+
 def test_queueing_is_that_of_an_m_d_1_queue() -> None:
     # One request at a time, one step each: mean wait rho / (2 (1 - rho)) of a service time
     # (Pollaczek and Khinchine).

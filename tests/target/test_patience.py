@@ -103,6 +103,24 @@ def test_a_step_of_many_requests_says_no_more_than_one_of_few(num_asked: int) ->
     assert patience.expected_wait_s(1.0, 2) == pytest.approx(0.05 * 0.1, rel=0.2)
 
 
+def test_drafts_are_thought_to_get_ahead_again_ever_more_rarely() -> None:
+    patience, session = Patience(), make_session()
+
+    def tries_until_doubted() -> int:
+        for _ in range(200):
+            patience.observe_answer(session, 10.1, 5)  # never ahead
+        for tries in range(1, 40):
+            patience.give_a_chance(1.0, is_alone=False)
+            if patience.full_wait_s(1.0, 5) < 0.08:  # of 0.1: a quarter may be ahead
+                return tries
+        raise AssertionError("never")
+
+    assert [tries_until_doubted() for _ in range(7)] == [1, 2, 4, 8, 16, 16, 16]
+    for _ in range(50):
+        patience.observe_answer(session, 9.9, 5)  # ahead at last
+    assert tries_until_doubted() == 1
+
+
 def test_what_was_seen_of_few_requests_is_expected_of_more_until_they_are_seen() -> None:
     patience, session = Patience(), make_session()
     patience.face(2)
