@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     host, port = config.http_options.host, config.http_options.port
     check_port(host, port)
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(_shared_cpus(applications), say))
+        cluster = stack.enter_context(LocalCluster(_shared_cpus(applications), say, is_direct=os.environ.get('SPECRAY_D')=='1'))
         signals = Signals()  # after Ray, which installs handlers of its own
         for app_args in applications.values():
             cluster.check_resources(app_args)

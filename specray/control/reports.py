@@ -40,6 +40,7 @@ class TargetReport:
     gain: float  # of speculation whose proposals are always there, over none; 0: not known
     gain_step_s: float  # such a step
     utilisation: float = 0.0  # share of the time that was spent in steps
+    tenants: tuple[tuple[str, float], ...] = ()  # as in a router's report, if requests pass none
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,21 @@
 """From one YAML file to the Serve application."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
 from ray.llm._internal.serve.core.configs.openai_api_models import to_model_metadata
+from ray.llm._internal.serve.core.ingress.builder import (
+    _build_direct_streaming_llm_deployment,
+    _build_openai_ingress_request_router,
+)
 from ray.llm._internal.serve.core.ingress.ingress import DEFAULT_ENDPOINTS, init
 from ray.serve import Application
 from ray.serve.llm import LLMConfig, build_llm_deployment
 from ray.serve.llm.ingress import make_fastapi_ingress
 
 from specray.errors import InvalidConfigError
+from specray.serve import direct
 from specray.serve.controller import Controller
 from specray.serve.draft_server import DraftServer
 from specray.serve.http_errors import add_error_handlers
@@ -34,19 +40,35 @@ def build_app(args: dict[str, Any]) -> Application:
         InvalidConfigError: naming the field; nothing has been started then.
     """
     parsed = parse(args)
+    is_direct = direct.is_on()
+    if is_direct and parsed.more_targets:
+        raise InvalidConfigError(
+            "more_targets: direct streaming serves one model; unset "
+            "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING, or deploy an application for each"
+        )
     controller = controller_deployment().bind(
         parsed.speculation,
         parsed.draft.fan_out,
         "draft" if parsed.has_drafts else None,
         parsed.draft.max_replicas,
     )
-    targets = {target.model_id: _target(parsed, target, controller) for target in parsed.targets}
     if parsed.has_drafts:
         draft = draft_deployment(parsed)
         drafts = [draft.bind(parsed.draft, parsed.speculation, controller, parsed.observability)]
     else:
         drafts = []
-    return _router(parsed, targets, controller, drafts)
+    if is_direct:
+        return _direct(parsed, controller, drafts)
+    targets = {
+        target.model_id: build_llm_deployment(
+            plugged_in(parsed, target),
+            name_prefix=_TARGET_PREFIX,
+            override_serve_options=_start_attempts(target),
+            **_server(parsed, controller),
+        )
+        for target in parsed.targets
+    }
+    return _router(parsed, _ingress(parsed), targets, controller, drafts)
 
 
 def controller_deployment() -> Any:
@@ -83,36 +105,54 @@ def target_name(target: LLMConfig) -> str:
     return f"{_TARGET_PREFIX}{target.deployment_config.get('name', default)}"
 
 
-def _target(args: AppArgs, target: LLMConfig, controller: Application) -> Application:
-    attempts = target.deployment_config.get(_ATTEMPTS, _START_ATTEMPTS)
-    if args.speculation.max_depth == 0:
-        return build_llm_deployment(
-            plugged_in(args, target),
-            name_prefix=_TARGET_PREFIX,
-            override_serve_options={_ATTEMPTS: attempts},
-        )
-    return build_llm_deployment(
-        plugged_in(args, target),
-        name_prefix=_TARGET_PREFIX,
-        bind_kwargs={
-            "listen_host": args.speculation.listen_host,
-            "controller": controller,
-            "observability": args.observability,
-        },
-        override_serve_options={_ATTEMPTS: attempts},
-        deployment_cls=TargetServer,
+def _direct(args: AppArgs, controller: Application, drafts: list[Application]) -> Application:
+    """The application for direct streaming: the target in front, Ray's own choice of replicas."""
+    target = args.target
+    config = plugged_in(args, target)
+    router = _router(args, Router, {target.model_id: target_name(target)}, controller, drafts)
+    front = direct.FrontConfig(
+        router, args.router.tenant_header, args.router.ui, args.observability
     )
+    server = _build_direct_streaming_llm_deployment(
+        config,
+        name_prefix=_TARGET_PREFIX,
+        override_serve_options=_start_attempts(target),
+        **_server(args, controller, front),
+    )
+    choice = _build_openai_ingress_request_router(server=server, llm_config=config)
+    app: Application = server._with_ingress_request_router(choice)
+    return app
+
+
+def _start_attempts(target: LLMConfig) -> dict[str, Any]:
+    return {_ATTEMPTS: target.deployment_config.get(_ATTEMPTS, _START_ATTEMPTS)}
+
+
+def _server(
+    args: AppArgs, controller: Application, front: direct.FrontConfig | None = None
+) -> dict[str, Any]:
+    """Of which class the target's replicas are, and what they are given."""
+    given = {"front": front} if front is not None else {}
+    if args.speculation.max_depth == 0:
+        return {"bind_kwargs": given, "deployment_cls": direct.PlainServer} if given else {}
+    own = {
+        "listen_host": args.speculation.listen_host,
+        "controller": controller,
+        "observability": args.observability,
+    }
+    return {"bind_kwargs": own | given, "deployment_cls": TargetServer}
 
 
 def _router(
     args: AppArgs,
-    targets: dict[str, Application],
+    cls: type,
+    targets: Mapping[str, Application | str],
     controller: Application,
     drafts: list[Application],
 ) -> Application:
     loras = {target.model_id: target.lora_config for target in args.targets}
-    return router_deployment(args, _ingress(args)).bind(
-        llm_deployments=targets,
+    return router_deployment(args, cls).bind(
+        llm_deployments=dict(targets),
         model_cards={
             target.model_id: to_model_metadata(target.model_id, target) for target in args.targets
         },

@@ -53,6 +53,10 @@ def _refused(_: Request, error: Any) -> JSONResponse:
 
 
 def _refused_by_ours(_: Request, error: Any) -> JSONResponse:
+    return refused(error)
+
+
+def refused(error: Any) -> JSONResponse:
     """What the engine or the router refuses, with the engine's own type of error."""
     is_named = error.type not in ("Unknown", OpenAIHTTPException.__name__)
     kind = error.type if is_named else None

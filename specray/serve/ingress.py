@@ -17,19 +17,19 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.llm.ingress import OpenAiIngress
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 
-from specray.config import MAX_DEPTH, ObservabilityConfig, SpeculationConfig
+from specray.config import ObservabilityConfig, SpeculationConfig
 from specray.observability.traces import make_tracer
 from specray.router.relay import Relay
 from specray.serve.explanation import Explanation
-from specray.serve.http_errors import refusing_when_full
+from specray.serve.http_errors import refused, refusing_when_full
 from specray.serve.logs import join_serve
 from specray.serve.membership import Member, View, beat
 from specray.serve.metrics import RelayMetrics
+from specray.serve.naming import named
 from specray.serve.request_span import RequestSpan
 from specray.serve.tenants import TenantCounter, tenant_of
 from specray.serve.ui.answer import Question, chat_request, events
 from specray.serve.ui.status import StatusBoard
-from specray.target.names import DEPTH_ARG, REQUEST_ARG, ROUTER_ARG, TENANT_ARG, TRACE_ARG
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class Router(OpenAiIngress):
 
     async def __init__(  # type: ignore[misc]  # Serve awaits constructors
         self,
-        *args: Any,
+        llm_deployments: dict[str, DeploymentHandle | str],
+        *,
         controller: DeploymentHandle,
         drafts: list[DeploymentHandle],
         observability: ObservabilityConfig,
@@ -54,9 +55,24 @@ class Router(OpenAiIngress):
         tenant_header: str,
         **kwargs: Any,
     ) -> None:
-        del drafts  # named in the constructor so that Serve deploys them; reached by streams only
+        """Takes the deployments that it works with; those not named here are its base's.
+
+        Args:
+            llm_deployments: targets by model; by name where they bind the router, and not it them.
+            controller: hears of it, and says who is there.
+            drafts: named so that Serve deploys them; reached by streams only.
+            observability: where its spans go.
+            speculation: of its streams.
+            tenant_header: tells whom a request is for.
+            **kwargs: the base's.
+        """
+        del drafts
         join_serve()
-        super().__init__(*args, **kwargs)
+        targets = {
+            model: serve.get_deployment_handle(target) if isinstance(target, str) else target
+            for model, target in llm_deployments.items()
+        }
+        super().__init__(targets, **kwargs)
         self._router_id = serve.get_replica_context().replica_id.unique_id
         self._tracer = make_tracer(observability, "router", self._router_id)
         self._relay = Relay(self._router_id, speculation.stall_timeout_s, speculation.data_path)
@@ -92,6 +108,14 @@ class Router(OpenAiIngress):
         """What replicas report, what the controller has decided, and why."""
         return JSONResponse(await self._explanation.read())
 
+    async def respond(self, route: str) -> JSONResponse:
+        """What `health`, `speculation` or `ui_status` answers, for a target that was asked."""
+        try:
+            response: JSONResponse = await getattr(self, route)()
+        except OpenAIHTTPException as error:
+            response = refused(error)
+        return response
+
     async def ui_status(self) -> JSONResponse:
         """What the page at `/ui` shows of the service."""
         return JSONResponse(await self._status.read(self._view, self._relay.snapshot))
@@ -99,10 +123,14 @@ class Router(OpenAiIngress):
     async def ui_answer(self, question: Question) -> StreamingResponse:
         """The page's prompt box: text and what a draft guessed of it, from one router."""
         model = await self._get_model_id(question.model or next(iter(self._model_cards)))
-        body = ChatCompletionRequest.model_validate(chat_request(question, model))
-        return StreamingResponse(self._answer(body), media_type="text/event-stream")
+        return StreamingResponse(self.ui_events(question, model), media_type="text/event-stream")
 
-    async def _answer(self, body: ChatCompletionRequest) -> AsyncGenerator[str, None]:
+    async def ui_events(
+        self, question: Question, model: str | None = None
+    ) -> AsyncGenerator[str, None]:
+        """What `ui_answer` streams; of the only model if none is named."""
+        known = model or next(iter(self._model_cards))
+        body = ChatCompletionRequest.model_validate(chat_request(question, known))
         with self._relay.watch(get_serve_request_id() or "") as watch:
             async for event in events(self._get_response(body=body, call_method="chat"), watch):
                 yield event
@@ -154,32 +182,16 @@ class Router(OpenAiIngress):
         self._tenants.count(tenant)
         with RequestSpan(self._tracer, raw_request, call_method) as span:
             if hasattr(body, "vllm_xargs"):
-                names = {
-                    REQUEST_ARG: get_serve_request_id() or "",
-                    TRACE_ARG: span.traceparent,
-                    TENANT_ARG: tenant,
-                }
-                body.vllm_xargs = tagged(body.vllm_xargs, self._router_id) | names
+                body.vllm_xargs = named(
+                    body.vllm_xargs,
+                    self._router_id,
+                    request_id=get_serve_request_id() or "",
+                    traceparent=span.traceparent,
+                    tenant=tenant,
+                )
             responses = super()._get_response(
                 body=body, call_method=call_method, raw_request=span.forwarded
             )
             async for response in refusing_when_full(responses):
                 span.note(response)
                 yield response
-
-
-def tagged(xargs: dict[str, Any] | None, router_id: str) -> dict[str, Any]:
-    """A request's extra arguments with the router's name; whatever name the client gave is lost.
-
-    Raises:
-        OpenAIHTTPException: 400 if the depth that the request asks for is no number of tokens.
-    """
-    depth = (xargs or {}).get(DEPTH_ARG, 0)
-    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
-        raise OpenAIHTTPException(
-            status_code=400,
-            message=f"vllm_xargs.{DEPTH_ARG} is {depth!r}; give an integer, 0 for no speculation",
-            type="invalid_request_error",
-        )
-    capped = {DEPTH_ARG: min(depth, MAX_DEPTH)} if DEPTH_ARG in (xargs or {}) else {}
-    return {**(xargs or {}), **capped, ROUTER_ARG: router_id}

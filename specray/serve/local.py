@@ -33,7 +33,17 @@ _EXIT_S = 10.0
 class LocalCluster:
     """Started on entering, gone with all its processes on leaving."""
 
-    def __init__(self, shared_cpus: frozenset[int], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, shared_cpus: frozenset[int], say: Callable[[str], None], *, is_direct: bool = False
+    ) -> None:
+        """Takes how it is to run.
+
+        Args:
+            shared_cpus: see `settle`.
+            say: takes what there is to say of the progress.
+            is_direct: whether applications are served by direct streaming.
+        """
+        self._is_direct = is_direct
         self._shared_cpus = shared_cpus
         self._say = say
         self._progress = _Progress(say)
@@ -54,6 +64,7 @@ class LocalCluster:
 
     def __enter__(self) -> "LocalCluster":
         self._say("starting Ray ...")
+        os.environ.update(direct_streaming(self._folder) if self._is_direct else {})
         ray.init(
             address="local",
             include_dashboard=False,
@@ -184,6 +195,28 @@ class LocalCluster:
                     + f"the logs are in {self.log_folder}"
                 )
         return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())
+
+
+def direct_streaming(folder: Path) -> dict[str, str]:
+    """Ray's environment for direct streaming by a HAProxy of this cluster's own.
+
+    Args:
+        folder: for its files, which are the machine's otherwise, as its ports are.
+    """
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "haproxy.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "haproxy-state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        # Nobody else's load balancer has to notice first that a replica goes.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+    }
 
 
 class _Progress:

@@ -31,7 +31,11 @@ class RequestSpan:
         self._num_responses += 1
         error = getattr(response, "error", None)
         if error is not None:
-            self._error = str(getattr(error, "message", error))
+            self.fail(str(getattr(error, "message", error)))
+
+    def fail(self, message: str) -> None:
+        """The answer is an error, or ends in one."""
+        self._error = message
 
     def __enter__(self) -> "RequestSpan":
         if self._tracer is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 
+from specray.serve.direct import naming
 from specray.target.threads import bound_to_cores
 
 
@@ -14,6 +15,11 @@ class TargetEngine(VLLMEngine):
     then waits for the worker in a busy loop (`SpinCondition` in vLLM 0.29's `shm_broadcast.py`),
     which takes a core away: half of the machine that specray is first tried on.
     """
+
+    async def build_asgi_app(self) -> Any:
+        """vLLM's HTTP application, for direct streaming."""
+        self._engine_client.generate = naming(self._engine_client.generate)
+        return await super().build_asgi_app()
 
     def _start_async_llm_engine(
         self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any

@@ -5,7 +5,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
@@ -13,6 +15,7 @@ from ray.serve.llm.deployment import LLMServer
 
 from specray.config import EngineWatchConfig, ObservabilityConfig
 from specray.control.reports import TargetReport, TargetReporter
+from specray.serve.direct import Front, FrontConfig
 from specray.serve.logs import engine_log, join_serve
 from specray.serve.membership import Member, View, beat, listen_address
 from specray.serve.metrics import TargetMetrics
@@ -29,7 +32,17 @@ class TargetServer(LLMServer):
         listen_host: str,
         controller: DeploymentHandle,
         observability: ObservabilityConfig,
+        front: FrontConfig | None = None,
     ) -> None:
+        """Takes what it serves, and with whom it speaks.
+
+        Args:
+            llm_config: Ray Serve LLM's.
+            listen_host: address of its stream server, or `auto`.
+            controller: hears of it, and says what the policy is.
+            observability: what its engine writes down.
+            front: for direct streaming; None if routers stand between it and the clients.
+        """
         from specray.target import rendezvous, workarounds  # vLLM, in the replica only
 
         workarounds.apply_to_frontend()
@@ -40,6 +53,7 @@ class TargetServer(LLMServer):
             observability=observability, log_file=engine_log(), instance=instance
         )
         rendezvous.offer_host(listen_address(listen_host), watch)
+        self._front = Front(front, instance) if front is not None else None
         with _all_cores():
             await super().__init__(llm_config)
         self._controller = controller
@@ -60,8 +74,14 @@ class TargetServer(LLMServer):
 
         return TargetEngine
 
+    async def __serve_build_asgi_app__(self) -> FastAPI:
+        app = await super().__serve_build_asgi_app__()
+        return self._front.put_before(app) if self._front is not None else app
+
     async def __del__(self) -> None:
         self._heart.cancel()
+        if self._front is not None:
+            self._front.close()
         await self._controller.leave.remote(self._member)
         await super().__del__()
 
@@ -71,7 +91,10 @@ class TargetServer(LLMServer):
             self._policy = view.policy
         stats = await get_stats(self._member.address)
         self._metrics.publish(stats)
-        self._report = self._reporter.report(stats)
+        report = self._reporter.report(stats)
+        if self._front is not None:
+            report = replace(report, tenants=self._front.report().tenants)
+        self._report = report
 
 
 @contextmanager

@@ -10,6 +10,9 @@ CONFIG_KEY = "specray"
 ROUTER_ARG = "specray_router"
 """Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""
 
+ANY_ROUTER = "*"
+"""In its place, of a request that came through none: the target chooses a router."""
+
 REQUEST_ARG = "specray_request_id"
 """Key of `vllm_xargs` in which a router passes on the request's id, for logs and traces."""
 

@@ -1,13 +1,20 @@
 """What a vLLM request means for speculation."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from vllm.sampling_params import SamplingParams, SamplingType
 from vllm.v1.request import Request
 
 from specray.config import MAX_DEPTH
 from specray.observability.logs import printable
-from specray.target.names import DEPTH_ARG, REQUEST_ARG, ROUTER_ARG, TENANT_ARG, TRACE_ARG
+from specray.target.names import (
+    ANY_ROUTER,
+    DEPTH_ARG,
+    REQUEST_ARG,
+    ROUTER_ARG,
+    TENANT_ARG,
+    TRACE_ARG,
+)
 from specray.target.session import Session
 from specray.types import SamplingSettings
 
@@ -21,7 +28,16 @@ class Names(NamedTuple):
     traceparent: str  # of the router's span
 
 
-def session(request: Request, session_id: int, max_model_len: int) -> Session | None:
+class Routers(Protocol):
+    """Those whose streams are up."""
+
+    def choose(self) -> str:
+        """One of them, each in turn; empty if there is none."""
+
+
+def session(
+    request: Request, session_id: int, max_model_len: int, routers: Routers
+) -> Session | None:
     """A session for the request, or None if it must decode plainly."""
     params = request.sampling_params
     if params is None or not request.prompt_token_ids or request.mm_features:
@@ -35,7 +51,7 @@ def session(request: Request, session_id: int, max_model_len: int) -> Session | 
         return None
     return Session(
         session_id,
-        router,
+        routers.choose() if router == ANY_ROUTER else router,
         request.all_token_ids,
         request.num_prompt_tokens,
         min(request.num_prompt_tokens + request.max_tokens, max_model_len),

@@ -76,6 +76,7 @@ class RouterStreams:
         self._buffer = buffer
         self._clock_ns = clock_ns
         self._peers: dict[str, Peer[SessionFrame]] = {}
+        self._num_chosen = 0  # routers, for requests that came through none
         self._lost: deque[int] = deque()
         self._departed: deque[str] = deque()
         self._arrivals = TargetStats()
@@ -166,6 +167,13 @@ class RouterStreams:
         return stats
 
     # The scheduler's thread.
+
+    def choose(self) -> str:
+        """A router for a request that came through none: each in turn; empty if there is none."""
+        with self._lock:
+            routers = sorted(self._peers)
+        self._num_chosen += 1
+        return routers[self._num_chosen % len(routers)] if routers else ""
 
     def is_connected(self, router: str) -> bool:
         """Whether a frame to this router would leave."""

@@ -1,0 +1,185 @@
+"""Direct streaming: clients' streams come from the targets, past Serve's proxy and the routers.
+
+Ray Serve LLM 2.60 has HAProxy hand each request to a replica that Ray's own `LLMRouter` chooses
+(`RAY_SERVE_ENABLE_HA_PROXY` and `RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING`). A token then crosses no
+process between the target's and HAProxy. What the router does to requests that pass it is done
+here; it remains the relay of drafts' proposals, and says how the service is.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+from ray import serve
+from ray.llm._internal.serve.constants import RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING
+from ray.llm._internal.serve.core.server.llm_server import _add_middleware_to_built_app
+from ray.llm._internal.serve.utils.server_utils import get_serve_request_id
+from ray.serve.handle import DeploymentHandle
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+
+from specray.config import ObservabilityConfig
+from specray.control.reports import RouterReport
+from specray.observability.traces import make_tracer
+from specray.serve.http_errors import add_error_handlers
+from specray.serve.naming import named
+from specray.serve.request_span import RequestSpan
+from specray.serve.tenants import TenantCounter, tenant_of
+from specray.serve.ui import routes as ui
+from specray.serve.ui.answer import Question
+from specray.target.names import ANY_ROUTER
+
+_REFUSED = 400  # HTTP statuses from here on
+
+_Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_names: ContextVar[Mapping[str, str] | None] = ContextVar("names", default=None)
+
+
+def is_on() -> bool:
+    """Whether applications are to be built for it, by Ray Serve LLM's own switch."""
+    return bool(RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING)
+
+
+def naming(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    """vLLM's `EngineClient.generate`, with the names of the request that it is called for.
+
+    They are those of the HTTP request that is being answered. Calls through a deployment's handle
+    come from a router, which has named them.
+
+    Raises:
+        OpenAIHTTPException: 400 if the request asks for a depth that is none; when it is called.
+    """
+
+    def generate_named(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        names = _names.get()
+        if names is not None:
+            sampling_params.extra_args = named(sampling_params.extra_args, ANY_ROUTER, **names)
+        return generate(prompt, sampling_params, *args, **kwargs)
+
+    return generate_named
+
+
+@dataclass(frozen=True, slots=True)
+class FrontConfig:
+    """What a front needs, made where the application is built."""
+
+    router: DeploymentHandle  # answers for the whole service
+    tenant_header: str  # tells whom a request is for
+    has_ui: bool  # whether there is a page for people
+    observability: ObservabilityConfig
+
+
+class Front:
+    """What stands before vLLM's HTTP application on a target."""
+
+    def __init__(self, config: FrontConfig, instance: str) -> None:
+        """Takes its options, and what tells it from other replicas' fronts."""
+        self._config = config
+        self._router = config.router
+        self._tracer = make_tracer(config.observability, "front", instance)
+        self._tenants = TenantCounter(time.monotonic)
+
+    def close(self) -> None:
+        """Send the last spans."""
+        if self._tracer is not None:
+            self._tracer.close()
+
+    def put_before(self, app: FastAPI) -> FastAPI:
+        """The application, with names for its requests, our errors' form, and the router's routes.
+
+        Args:
+            app: vLLM's, already built; its own `/health` gives way.
+        """
+        add_error_handlers(app)
+        ours = FastAPI()
+        ours.add_api_route("/health", self._health)
+        if self._config.has_ui:
+            ui.add_page(ours)
+            ours.add_api_route("/speculation", self._speculation)
+            ours.add_api_route("/ui/status", self._status)
+            ours.add_api_route("/ui/answer", self._answer, methods=["POST"])
+        app.router.routes[:0] = ours.router.routes
+        _add_middleware_to_built_app(app, _Naming, front=self)
+        return app
+
+    def report(self) -> RouterReport:
+        """Rates of the requests that came this way."""
+        return self._tenants.report()
+
+    @contextmanager
+    def named(self, request: Request) -> Iterator[RequestSpan]:
+        """Around a request's answer: vLLM's engine learns whose it is; its span takes as long."""
+        tenant = tenant_of(request.headers, self._config.tenant_header)
+        self._tenants.count(tenant)
+        with RequestSpan(self._tracer, request, request.url.path) as span:
+            names = {
+                "request_id": get_serve_request_id() or "",
+                "traceparent": span.traceparent,
+                "tenant": tenant,
+            }
+            token = _names.set(names)
+            try:
+                yield span
+            finally:
+                _names.reset(token)
+
+    async def _health(self) -> Response:
+        return await self._ask("health")
+
+    async def _speculation(self) -> Response:
+        return await self._ask("speculation")
+
+    async def _status(self) -> Response:
+        return await self._ask("ui_status")
+
+    async def _answer(self, question: Question) -> StreamingResponse:
+        events = self._router.options(stream=True).ui_events.remote(question)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _ask(self, method: str) -> Response:
+        response: Response = await self._router.respond.remote(method)
+        return response
+
+
+class _Naming:
+    """ASGI middleware: names each request for the model."""
+
+    def __init__(self, app: Any, front: Front) -> None:
+        self._app = app
+        self._front = front
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: _Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        with self._front.named(Request(scope, receive)) as span:
+
+            async def send_noted(message: dict[str, Any]) -> None:
+                span.note(message)
+                if message.get("status", 0) >= _REFUSED:
+                    span.fail(f"HTTP {message['status']}")
+                await send(message)
+
+            forwarded = span.forwarded.scope if span.forwarded is not None else scope
+            await self._app(forwarded, receive, send_noted)
+
+
+class PlainServer(LLMServer):
+    """A target without speculation, behind a front."""
+
+    async def __init__(self, llm_config: LLMConfig, front: FrontConfig) -> None:  # type: ignore[misc]
+        self._front = Front(front, serve.get_replica_context().replica_id.unique_id)
+        await super().__init__(llm_config)
+
+    async def __serve_build_asgi_app__(self) -> FastAPI:
+        return self._front.put_before(await super().__serve_build_asgi_app__())
+
+    async def __del__(self) -> None:
+        self._front.close()
+        await super().__del__()
