@@ -23,7 +23,7 @@ from specray.draft.service import DraftService
 from specray.errors import InvalidConfigError
 from specray.observability.journal import open_journal
 from specray.serve.logs import join_serve
-from specray.serve.membership import Member, View, beat, listen_address
+from specray.serve.membership import Member, View, beat, listen_address, say_goodbye
 from specray.serve.metrics import DraftMetrics
 from specray.serve.simulation import Simulation
 from specray.serve.user_config import UserConfig
@@ -94,7 +94,7 @@ class DraftServer:
 
     async def __del__(self) -> None:
         self._heart.cancel()
-        await self._controller.leave.remote(self._member)
+        await say_goodbye(lambda: self._controller.leave.remote(self._member))
         self._server.stop(grace_s=1.0)
         self._service.close()
         if self._simulation is not None:

@@ -23,7 +23,7 @@ from specray.router.relay import Relay
 from specray.serve.explanation import Explanation
 from specray.serve.http_errors import refused, refusing_when_full
 from specray.serve.logs import join_serve
-from specray.serve.membership import Member, View, beat
+from specray.serve.membership import Member, View, beat, say_goodbye
 from specray.serve.metrics import RelayMetrics
 from specray.serve.naming import named
 from specray.serve.request_span import RequestSpan
@@ -138,7 +138,7 @@ class Router(OpenAiIngress):
     async def __del__(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._controller.leave.remote(self._member)
+        await say_goodbye(lambda: self._controller.leave.remote(self._member))
         self._relay.stop()
         if self._tracer is not None:
             self._tracer.close()

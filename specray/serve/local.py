@@ -215,7 +215,8 @@ def direct_streaming(folder: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         # Nobody else's load balancer has to notice first that a replica goes.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+        # How long streams may go on that began before HAProxy last reloaded; 120 by default.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "86400",
     }
 
 

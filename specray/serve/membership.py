@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from specray.types import SpeculationPolicy
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
+_GOODBYE_S = 1.0
 EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
 
 Role = Literal["target", "draft", "router"]
@@ -98,6 +100,16 @@ class Registry:
         oldest = self._clock() - EXPIRY_S
         self._seen = {member: at for member, at in self._seen.items() if at >= oldest}
         self._reports = {m: report for m, report in self._reports.items() if m in self._seen}
+
+
+async def say_goodbye(leave: Callable[[], Awaitable[None]]) -> None:
+    """Tell the controller that a replica goes, if there still is one.
+
+    Where the whole service ends it may have gone first, and a call to it would wait until Serve
+    kills the caller, 20 s by default.
+    """
+    with suppress(RayError, RayServeException, TimeoutError):
+        await asyncio.wait_for(leave(), _GOODBYE_S)
 
 
 async def beat(

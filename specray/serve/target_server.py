@@ -17,7 +17,7 @@ from specray.config import EngineWatchConfig, ObservabilityConfig
 from specray.control.reports import TargetReport, TargetReporter
 from specray.serve.direct import Front, FrontConfig
 from specray.serve.logs import engine_log, join_serve
-from specray.serve.membership import Member, View, beat, listen_address
+from specray.serve.membership import Member, View, beat, listen_address, say_goodbye
 from specray.serve.metrics import TargetMetrics
 from specray.types import SpeculationPolicy
 from specray.wire.client import configure, get_stats
@@ -82,7 +82,7 @@ class TargetServer(LLMServer):
         self._heart.cancel()
         if self._front is not None:
             self._front.close()
-        await self._controller.leave.remote(self._member)
+        await say_goodbye(lambda: self._controller.leave.remote(self._member))
         await super().__del__()
 
     async def _follow(self, view: View) -> None:
