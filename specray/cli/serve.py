@@ -15,10 +15,11 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
+from specray.serve import direct
 from specray.serve.check import explain
 from specray.serve.config_file import BUILDER, read_file
 from specray.serve.live import changes_beyond, check_deployments
-from specray.serve.local import LocalCluster
+from specray.serve.local import LocalCluster, check_haproxy
 from specray.serve.pools import Pool
 from specray.serve.ports import check_port
 from specray.serve.settings import AppArgs, parse
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3600.0,
         metavar="S",
         help="seconds to come up, downloads included (3600)",
+    )
+    parser.add_argument(
+        "--direct-streaming",
+        action="store_true",
+        help="clients' streams come from the targets, through HAProxy, as with Ray Serve LLM's "
+        "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING; for one model",
     )
 
 
@@ -63,10 +70,17 @@ def run(args: argparse.Namespace) -> int:
         for warning in explained.warnings:
             complain(f"{args.config}: warning: {warning}")
     applications = _applications(config)
+    is_direct = args.direct_streaming or direct.is_on()
+    if is_direct:
+        check_haproxy()
+        for app_args in applications.values():
+            direct.check(app_args)
     host, port = config.http_options.host, config.http_options.port
     check_port(host, port)
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(_shared_cpus(applications), say, is_direct=os.environ.get('SPECRAY_D')=='1'))
+        cluster = stack.enter_context(
+            LocalCluster(_shared_cpus(applications), say, is_direct=is_direct)
+        )
         signals = Signals()  # after Ray, which installs handlers of its own
         for app_args in applications.values():
             cluster.check_resources(app_args)

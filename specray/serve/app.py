@@ -41,11 +41,8 @@ def build_app(args: dict[str, Any]) -> Application:
     """
     parsed = parse(args)
     is_direct = direct.is_on()
-    if is_direct and parsed.more_targets:
-        raise InvalidConfigError(
-            "more_targets: direct streaming serves one model; unset "
-            "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING, or deploy an application for each"
-        )
+    if is_direct:
+        direct.check(parsed)
     controller = controller_deployment().bind(
         parsed.speculation,
         parsed.draft.fan_out,

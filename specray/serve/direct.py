@@ -6,6 +6,7 @@ process between the target's and HAProxy. What the router does to requests that 
 here; it remains the relay of drafts' proposals, and says how the service is.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,27 +15,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from ray import serve
+from ray.exceptions import RayError
 from ray.llm._internal.serve.constants import RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING
+from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
 from ray.llm._internal.serve.core.server.llm_server import _add_middleware_to_built_app
 from ray.llm._internal.serve.utils.server_utils import get_serve_request_id
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from specray.config import ObservabilityConfig
 from specray.control.reports import RouterReport
+from specray.errors import InvalidConfigError
 from specray.observability.traces import make_tracer
-from specray.serve.http_errors import add_error_handlers
+from specray.serve.http_errors import add_error_handlers, refused
 from specray.serve.naming import named
 from specray.serve.request_span import RequestSpan
+from specray.serve.settings import AppArgs
 from specray.serve.tenants import TenantCounter, tenant_of
 from specray.serve.ui import routes as ui
 from specray.serve.ui.answer import Question
 from specray.target.names import ANY_ROUTER
 
-_REFUSED = 400  # HTTP statuses from here on
+_OK, _REFUSED = 200, 400  # HTTP statuses; from the latter on
+_PATIENCE_S = 5.0  # with a router
 
 _Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -44,6 +51,19 @@ _names: ContextVar[Mapping[str, str] | None] = ContextVar("names", default=None)
 def is_on() -> bool:
     """Whether applications are to be built for it, by Ray Serve LLM's own switch."""
     return bool(RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING)
+
+
+def check(args: AppArgs) -> None:
+    """See that an application can be served so.
+
+    Raises:
+        InvalidConfigError: naming the field.
+    """
+    if args.more_targets:
+        raise InvalidConfigError(
+            "more_targets: direct streaming serves one model; deploy an application for each, or "
+            "leave out --direct-streaming (RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING)"
+        )
 
 
 def naming(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
@@ -81,9 +101,9 @@ class Front:
     def __init__(self, config: FrontConfig, instance: str) -> None:
         """Takes its options, and what tells it from other replicas' fronts."""
         self._config = config
-        self._router = config.router
         self._tracer = make_tracer(config.observability, "front", instance)
         self._tenants = TenantCounter(time.monotonic)
+        self._is_warm = False  # whether the service has answered a request of its own
 
     def close(self) -> None:
         """Send the last spans."""
@@ -130,7 +150,12 @@ class Front:
                 _names.reset(token)
 
     async def _health(self) -> Response:
-        return await self._ask("health")
+        """The router's answer until it is good: what is warm serves on without a router."""
+        if not self._is_warm:
+            answer = await self._ask("health")
+            self._is_warm = answer.status_code == _OK
+            return answer
+        return JSONResponse({"status": "ok"})
 
     async def _speculation(self) -> Response:
         return await self._ask("speculation")
@@ -139,11 +164,18 @@ class Front:
         return await self._ask("ui_status")
 
     async def _answer(self, question: Question) -> StreamingResponse:
-        events = self._router.options(stream=True).ui_events.remote(question)
+        events = self._config.router.options(stream=True).ui_events.remote(question)
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _ask(self, method: str) -> Response:
-        response: Response = await self._router.respond.remote(method)
+        asked = self._config.router.respond.remote(method)
+        try:
+            response: Response = await asyncio.wait_for(asked, _PATIENCE_S)
+        except (RayError, RayServeException, TimeoutError):
+            message = "the router is being replaced; requests go on without drafts"
+            return refused(
+                OpenAIHTTPException(status_code=503, message=message, type="service_unavailable")
+            )
         return response
 
 

