@@ -102,7 +102,7 @@ class Registry:
         self._reports = {m: report for m, report in self._reports.items() if m in self._seen}
 
 
-async def say_goodbye(leave: Callable[[], Awaitable[None]]) -> None:
+async def say_goodbye(leave: Callable[[], Awaitable[object]]) -> None:
     """Tell the controller that a replica goes, if there still is one.
 
     Where the whole service ends it may have gone first, and a call to it would wait until Serve

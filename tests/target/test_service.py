@@ -67,6 +67,17 @@ def test_frames_go_to_the_router_that_is_connected(streams: RouterStreams) -> No
     ]
 
 
+def test_routers_are_chosen_in_turn_of_those_that_are_connected(streams: RouterStreams) -> None:
+    assert streams.choose() == ""
+    one, other = Peer("one"), Peer("other")
+    streams.connected(one)
+    streams.connected(other)
+    assert sorted(streams.choose() for _ in range(4)) == ["one", "one", "other", "other"]
+
+    streams.disconnected(one)
+    assert {streams.choose() for _ in range(4)} == {"other"}
+
+
 def test_a_router_that_left_is_reported_once(streams: RouterStreams) -> None:
     peer = Peer("r")
     streams.connected(peer)
