@@ -34,6 +34,7 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("gain*", "gain", ".2f"),
         ("FLOP/B", "intensity", ".1f"),
         ("ridge", "ridge", ".1f"),
+        ("tenants", "tenants", "rates"),  # by direct streaming; else the routers know
     ),
     "draft": (
         ("pool", "deployment", "s"),

@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     is_direct = args.direct_streaming or direct.is_on()
     if is_direct:
         check_haproxy()
+        _check_host(config)
         for app_args in applications.values():
             direct.check(app_args)
     host, port = config.http_options.host, config.http_options.port
@@ -162,6 +163,19 @@ def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDep
             "changes while it runs: restart to apply the rest"
         )
     return config
+
+
+def _check_host(config: ServeDeploySchema) -> None:
+    """See that HAProxy, which goes by this node's address, reaches the replicas.
+
+    Raises:
+        InvalidConfigError: they would listen on another one.
+    """
+    host = config.http_options.host
+    if host not in ("127.0.0.1", "localhost", "0.0.0.0"):
+        raise InvalidConfigError(
+            f"http_options.host: by --direct-streaming it is 127.0.0.1 or 0.0.0.0, not {host}"
+        )
 
 
 def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:

@@ -91,6 +91,8 @@ def draft_deployment(args: AppArgs) -> Any:
 def router_deployment(args: AppArgs, cls: type = Router) -> Any:
     """The routers' options; to be bound, if `cls` is the router with its HTTP routes."""
     options = Router.get_deployment_options(list(args.targets)) | args.router.deployment_config
+    if direct.is_on():  # no request passes them by which Serve could scale them
+        options = {"num_replicas": 1} | options
     if "num_replicas" in options:
         options.pop("autoscaling_config", None)
     return _deployment(cls, "router", options)

@@ -22,6 +22,7 @@ from ray.llm._internal.serve.constants import RAY_SERVE_LLM_ENABLE_DIRECT_STREAM
 from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
 from ray.llm._internal.serve.core.server.llm_server import _add_middleware_to_built_app
 from ray.llm._internal.serve.utils.server_utils import get_serve_request_id
+from ray.serve._private.constants import RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
@@ -41,6 +42,7 @@ from specray.serve.ui.answer import Question
 from specray.target.names import ANY_ROUTER
 
 _OK, _REFUSED = 200, 400  # HTTP statuses; from the latter on
+_OPERATORS = ("/scale_elastic_ep", "/is_scaling_elastic_ep")  # vLLM's, not for clients
 _PATIENCE_S = 5.0  # with a router
 
 _Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -49,7 +51,10 @@ _names: ContextVar[Mapping[str, str] | None] = ContextVar("names", default=None)
 
 
 def is_on() -> bool:
-    """Whether applications are to be built for it, by Ray Serve LLM's own switch."""
+    """Whether applications are to be built for it.
+
+    By Ray Serve LLM's own switch, as it holds for the whole cluster, HAProxy included.
+    """
     return bool(RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING)
 
 
@@ -64,6 +69,16 @@ def check(args: AppArgs) -> None:
             "more_targets: direct streaming serves one model; deploy an application for each, or "
             "leave out --direct-streaming (RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING)"
         )
+    if "autoscaling_config" in args.router.deployment_config:
+        raise InvalidConfigError(
+            "router.deployment_config.autoscaling_config: by direct streaming requests pass the "
+            "routers by, so that Serve can't scale them; set num_replicas"
+        )
+    if args.target.lora_config is not None and not RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY:
+        raise InvalidConfigError(
+            "target.lora_config: by direct streaming Ray needs "
+            "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY=1 to choose an adapter"
+        )
 
 
 def naming(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
@@ -73,13 +88,17 @@ def naming(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIt
     come from a router, which has named them.
 
     Raises:
-        OpenAIHTTPException: 400 if the request asks for a depth that is none; when it is called.
+        ValueError: the request asks for a depth that is none; when it is called.
     """
 
     def generate_named(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         names = _names.get()
         if names is not None:
-            sampling_params.extra_args = named(sampling_params.extra_args, ANY_ROUTER, **names)
+            try:
+                extra_args = named(sampling_params.extra_args, ANY_ROUTER, **names)
+            except OpenAIHTTPException as error:
+                raise ValueError(error.message) from None  # vLLM's handlers take it for a 400
+            sampling_params.extra_args = extra_args
         return generate(prompt, sampling_params, *args, **kwargs)
 
     return generate_named
@@ -117,14 +136,15 @@ class Front:
             app: vLLM's, already built; its own `/health` gives way.
         """
         add_error_handlers(app)
-        ours = FastAPI()
+        ours = FastAPI(openapi_url=None)  # without documents of its own
         ours.add_api_route("/health", self._health)
         if self._config.has_ui:
             ui.add_page(ours)
             ours.add_api_route("/speculation", self._speculation)
             ours.add_api_route("/ui/status", self._status)
             ours.add_api_route("/ui/answer", self._answer, methods=["POST"])
-        app.router.routes[:0] = ours.router.routes
+        theirs = [r for r in app.router.routes if getattr(r, "path", "") not in _OPERATORS]
+        app.router.routes[:] = ours.router.routes + theirs
         _add_middleware_to_built_app(app, _Naming, front=self)
         return app
 

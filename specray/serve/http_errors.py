@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from ray.llm._internal.serve.core.configs.openai_api_models import OpenAIHTTPException
@@ -21,7 +22,8 @@ _OF_CLIENT = "invalid_request_error"
 
 def add_error_handlers(app: FastAPI) -> FastAPI:
     """The app, answering every refused request in OpenAI's form."""
-    app.add_exception_handler(HTTPException, _refused)
+    for kind in (HTTPException, FastAPIHTTPException):  # each, as vLLM's application has its own
+        app.add_exception_handler(kind, _refused)
     app.add_exception_handler(OpenAIHTTPException, _refused_by_ours)
     app.add_exception_handler(RequestValidationError, _malformed)
     return app
@@ -47,7 +49,7 @@ async def refusing_when_full(responses: AsyncIterator[Any]) -> AsyncIterator[Any
 
 
 def _refused(_: Request, error: Any) -> JSONResponse:
-    """An unknown path or model; FastAPI's `HTTPException` is Starlette's."""
+    """An unknown path or model."""
     code = "model_not_found" if _is_about_a_model(error) else None
     return _answer(error.status_code, str(error.detail), code=code)
 

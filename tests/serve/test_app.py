@@ -146,6 +146,8 @@ def test_by_direct_streaming_the_target_stands_in_front(args: dict[str, Any]) ->
     assert [name(draft) for draft in given["drafts"]] == ["draft"]
     assert given["controller"] is bound["controller"]
     assert app._bound_deployment._deployment_config.max_constructor_retry_count == 2
+    assert router._bound_deployment.num_replicas == 1
+    assert router._bound_deployment._deployment_config.autoscaling_config is None
 
 
 @pytest.mark.usefixtures("_direct")
@@ -155,6 +157,14 @@ def test_so_it_does_without_speculation(args: dict[str, Any]) -> None:
 
     assert app._bound_deployment.func_or_class.__name__ == "PlainServer"
     assert set(app._bound_deployment.init_kwargs) >= {"front"}
+
+
+@pytest.mark.usefixtures("_direct")
+def test_routers_that_no_request_passes_are_not_scaled_by_requests(args: dict[str, Any]) -> None:
+    options = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 8}}
+
+    with pytest.raises(InvalidConfigError, match=r"router\.deployment_config"):
+        build_app(args | {"router": {"deployment_config": options}})
 
 
 @pytest.mark.usefixtures("_direct")

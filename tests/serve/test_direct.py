@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from ray.exceptions import RayError
@@ -74,6 +74,22 @@ def vllm_app(engine: Engine) -> FastAPI:
         params = SimpleNamespace(extra_args=await request.json())
         return [text async for text in engine.generate("text", params)]
 
+    @app.post("/scale_elastic_ep")
+    async def scale() -> None:
+        """For operators."""
+
+    @app.exception_handler(ValueError)
+    async def bad_request(_: Request, error: ValueError) -> JSONResponse:
+        return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"theirs": error.detail}, status_code=error.status_code)
+
+    @app.get("/v1/models/{model}")
+    async def model(model: str) -> None:
+        raise HTTPException(status_code=404, detail=f"no model {model}")
+
     app.middleware_stack = app.build_middleware_stack()  # as vLLM's is
     return app
 
@@ -108,9 +124,7 @@ def test_no_client_chooses_a_router_or_is_another(client: TestClient, engine: En
     assert (given[ROUTER_ARG], given[TENANT_ARG]) == (ANY_ROUTER, "")
 
 
-def test_a_depth_is_capped_and_a_faulty_one_refused_in_openais_form(
-    client: TestClient, engine: Engine
-) -> None:
+def test_a_depth_is_capped_and_a_faulty_one_refused(client: TestClient, engine: Engine) -> None:
     client.post("/v1/completions", json={DEPTH_ARG: 10**9})
     answer = client.post("/v1/completions", json={DEPTH_ARG: "many"})
 
@@ -118,7 +132,7 @@ def test_a_depth_is_capped_and_a_faulty_one_refused_in_openais_form(
     assert given is not None
     assert given[DEPTH_ARG] == MAX_DEPTH
     assert answer.status_code == 400
-    assert DEPTH_ARG in answer.json()["error"]["message"]
+    assert DEPTH_ARG in answer.text
 
 
 def test_what_comes_through_a_handle_keeps_the_names_its_router_gave(engine: Engine) -> None:
@@ -173,6 +187,18 @@ def test_without_the_page_there_is_nothing_of_it(router: FakeRouter, engine: Eng
 
     assert client.get("/ui/").status_code == client.get("/speculation").status_code == 404
     assert client.get("/health").status_code == 200
+
+
+def test_vllms_documents_stay_and_what_is_for_operators_goes(client: TestClient) -> None:
+    assert "/v1/completions" in client.get("/openapi.json").json()["paths"]
+    assert client.post("/scale_elastic_ep").status_code == 404
+
+
+def test_what_vllm_refuses_is_refused_in_our_form(client: TestClient) -> None:
+    answer = client.get("/v1/models/nope")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
 
 
 def test_tenants_are_counted(router: FakeRouter, engine: Engine) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.serve._private import constants
 
 from specray.errors import InvalidConfigError
 from specray.serve import local
@@ -37,8 +38,22 @@ def test_two_services_with_direct_streaming_share_no_port_and_no_file() -> None:
     one, other = direct_streaming(Path("/tmp/one")), direct_streaming(Path("/tmp/other"))
 
     own = [name for name in one if name.endswith(("PORT", "LOC", "PATH", "BASE", "FILE"))]
-    assert len(own) == 6
+    assert len(own) == 9
     assert all(one[name] != other[name] for name in own)
+
+
+def test_every_port_and_file_of_rays_haproxy_is_chosen() -> None:
+    """Ray's defaults are the machine's: two services would share them."""
+    chosen = direct_streaming(Path("/tmp/one"))
+    defaults = {name for name in vars(constants) if _is_place(name)}
+
+    assert defaults - chosen.keys() == set()
+
+
+def _is_place(name: str) -> bool:
+    is_haproxys = name.startswith(("RAY_SERVE_HAPROXY_", "RAY_SERVE_FALLBACK_PROXY_"))
+    is_place = name.endswith(("_PORT", "_LOC", "_SOCKET_PATH", "_STATE_BASE", "_STATE_FILE"))
+    return is_haproxys and is_place
 
 
 def test_a_missing_haproxy_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
