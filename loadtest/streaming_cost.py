@@ -2,8 +2,7 @@
 
 Starts the service both ways in turn, streams answers of the same prompts from it, and counts the
 CPU time of what lies between engine and client (HAProxy, proxy, router, the target's replica), per
-token; besides, how fast tokens come, how long
-the first takes, and how many come at a time. The first round of each way only warms it up.
+token; besides, how fast tokens come, how long the first takes, and how many come at a time.
 
     python -m loadtest.streaming_cost --at-once 8 --json loadtest/results/streaming-cost-COMMIT.json
 """

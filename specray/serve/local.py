@@ -223,16 +223,17 @@ def direct_streaming(folder: Path) -> dict[str, str]:
     """Ray's environment for direct streaming by a HAProxy of this cluster's own.
 
     Args:
-        folder: for its files, which are the machine's otherwise, as its ports are.
+        folder: for its files, which are the machine's otherwise, as its ports are. Sockets have
+            short names: HAProxy takes paths of 97 characters, of which a node's id has 57.
     """
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "haproxy.sock"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "haproxy-state"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "haproxy-metrics.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "m.sock"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
         # Serve's own proxy, for whom HAProxy finds no replica; it would share its port silently.
