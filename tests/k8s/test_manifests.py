@@ -37,13 +37,25 @@ def test_the_chart_makes_what_the_overlay_makes(name: str) -> None:
         assert made[key] == content, key
 
 
-@pytest.mark.parametrize("component", ["incremental-upgrade", "weights-bucket"])
+@pytest.mark.parametrize("component", ["incremental-upgrade", "weights-bucket", "direct-streaming"])
 def test_a_component_that_no_overlay_has_passes_all_checks(component: str) -> None:
     with temporary(["../overlays/70b"], [f"../components/{component}"]) as folder:
         manifests = kustomize(folder)
 
     assert faults(manifests) == []
     assert manifests != overlay("70b")
+
+
+def test_by_direct_streaming_every_pod_of_ray_is_told_so() -> None:
+    with temporary(["../overlays/70b"], ["../components/direct-streaming"]) as folder:
+        manifests = kustomize(folder)
+    (service,) = (manifest for manifest in manifests if manifest["kind"] == "RayService")
+    cluster = service["spec"]["rayClusterConfig"]
+
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        env = {v["name"]: v.get("value") for v in group["template"]["spec"]["containers"][0]["env"]}
+        assert env["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+        assert env["RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING"] == "1"
 
 
 def test_the_load_test_passes_all_checks() -> None:
