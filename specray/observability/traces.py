@@ -71,7 +71,7 @@ def make_tracer(config: ObservabilityConfig, role: str, instance: str) -> Tracer
 
     Args:
         config: where spans go, and what share of requests is traced.
-        role: `router`, `target` or `draft`.
+        role: `router`, `front` (a target's, by direct streaming), `target` or `draft`.
         instance: tells replicas of a role apart.
 
     Raises:
