@@ -13,6 +13,7 @@ from specray.cli.serve import Signals, read_config, service_url, watch
 from specray.errors import InvalidConfigError
 from specray.serve.local import LocalCluster
 from specray.serve.ports import free_port
+from tests.serve.test_settings import save_model
 
 
 @pytest.fixture
@@ -209,6 +210,39 @@ def test_a_reload_that_would_end_replicas_is_refused(
     assert "not reloaded: deployments" in (err := capsys.readouterr().err)
     assert name in err
     assert cluster.deployed == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "field"),
+    [
+        (["--host", "10.0.0.5"], {}, "http_options.host"),
+        (
+            [],
+            {"router": {"deployment_config": {"autoscaling_config": {"max_replicas": 2}}}},
+            "router.deployment_config.autoscaling_config",
+        ),
+    ],
+)
+def test_what_direct_streaming_can_not_do_is_refused_before_anything_starts(
+    tmp_path: Path,
+    config: dict[str, Any],
+    options: list[str],
+    changes: dict[str, Any],
+    field: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_model(tmp_path / "m")
+    args = config["applications"][0]["args"]
+    args["target"]["model_loading_config"]["model_source"] = str(tmp_path / "m")
+    args |= changes
+    file = str(written(tmp_path, config))
+
+    code = main(["serve", file, "--port", str(free_port()), "--direct-streaming", *options])
+
+    output = capsys.readouterr()
+    assert code != 0
+    assert field in output.err
+    assert "starting Ray" not in output.out
 
 
 class StubCluster(LocalCluster):
