@@ -38,6 +38,7 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     scheduler._next_session_id = itertools.count(1)
     scheduler._trusts_distributions, scheduler.max_model_len = True, 100
     scheduler._journal, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
+    scheduler._streams = Mock()
     for name, args in (("speculating", {"specray_router": "r"}), ("plain", {})):
         new = Request(name, [5, 6, 7], SamplingParams(max_tokens=9, extra_args=args), None)
         scheduler.add_request(new)
