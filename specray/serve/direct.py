@@ -29,7 +29,6 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
 from specray.config import ObservabilityConfig
-from specray.control.reports import RouterReport
 from specray.errors import InvalidConfigError
 from specray.observability.traces import make_tracer
 from specray.serve.http_errors import add_error_handlers, refused
@@ -148,9 +147,9 @@ class Front:
         _add_middleware_to_built_app(app, _Naming, front=self)
         return app
 
-    def report(self) -> RouterReport:
-        """Rates of the requests that came this way."""
-        return self._tenants.report()
+    def tenants(self) -> tuple[tuple[str, float], ...]:
+        """Who asks most of those whose requests came this way, and how often in a second."""
+        return self._tenants.report().tenants
 
     @contextmanager
     def named(self, request: Request) -> Iterator[RequestSpan]:

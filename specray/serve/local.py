@@ -30,6 +30,9 @@ _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _LOOPBACK = "127.0.0.1"
 _EXIT_S = 10.0
 
+SWITCHES = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING")
+"""Ray's, of direct streaming."""
+
 
 class LocalCluster:
     """Started on entering, gone with all its processes on leaving."""
@@ -45,7 +48,7 @@ class LocalCluster:
             is_direct: whether applications are served by direct streaming.
         """
         self._is_direct = is_direct
-        self._environment: dict[str, str] = {}  # ours, for Ray's processes, which inherit it
+        self._environment_before: dict[str, str | None] = {}  # Ray's processes inherit it
         self._shared_cpus = shared_cpus
         self._say = say
         self._progress = _Progress(say)
@@ -68,8 +71,9 @@ class LocalCluster:
         self._say("starting Ray ...")
         if self._is_direct:
             chosen = direct_streaming(self._folder)
-            self._environment = {k: v for k, v in chosen.items() if k not in os.environ}
-            os.environ.update(self._environment)
+            given = {name: os.environ[name] for name in chosen.keys() & os.environ.keys()}
+            self._environment_before = {name: given.get(name) for name in chosen}
+            os.environ.update(chosen | {n: v for n, v in given.items() if n not in SWITCHES})
         ray.init(
             address="local",
             include_dashboard=False,
@@ -93,8 +97,10 @@ class LocalCluster:
         children = psutil.Process().children(recursive=True)
         serve.shutdown()
         ray.shutdown()
-        for name in self._environment:
-            os.environ.pop(name, None)
+        for name, value in self._environment_before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
         _outlive(children)
         if error is None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -227,8 +233,7 @@ def direct_streaming(folder: Path) -> dict[str, str]:
             short names: HAProxy takes paths of 97 characters, of which a node's id has 57.
     """
     return {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
+        **dict.fromkeys(SWITCHES, "1"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),

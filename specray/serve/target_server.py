@@ -93,7 +93,7 @@ class TargetServer(LLMServer):
         self._metrics.publish(stats)
         report = self._reporter.report(stats)
         if self._front is not None:
-            report = replace(report, tenants=self._front.report().tenants)
+            report = replace(report, tenants=self._front.tenants())
         self._report = report
 
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from fastapi.testclient import TestClient
 from ray.exceptions import RayError
 
 from specray.config import MAX_DEPTH, ObservabilityConfig
+from specray.errors import InvalidConfigError
+from specray.serve import direct
 from specray.serve.direct import Front, FrontConfig, naming
 from specray.target.names import ANY_ROUTER, DEPTH_ARG, ROUTER_ARG, TENANT_ARG
 
@@ -214,14 +217,30 @@ def test_what_vllm_refuses_is_refused_in_our_form(client: TestClient) -> None:
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize("forwards_bodies", [True, False])
+def test_adapters_need_what_ray_chooses_them_by(
+    forwards_bodies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
+    monkeypatch.setattr(direct, name, forwards_bodies)
+    args: Any = SimpleNamespace(
+        more_targets=(),
+        router=SimpleNamespace(deployment_config={}),
+        target=SimpleNamespace(lora_config=object()),
+    )
+
+    with nullcontext() if forwards_bodies else pytest.raises(InvalidConfigError, match=name):
+        direct.check(args)
+
+
 def test_tenants_are_counted(router: FakeRouter, engine: Engine) -> None:
     counting = front(router)
     client = TestClient(counting.put_before(vllm_app(engine)))
-    counting.report()
+    counting.tenants()
 
     client.post("/v1/completions", json={}, headers={"x-tenant": "them"})
     client.get("/health", headers={"x-tenant": "them"})
 
-    ((tenant, rate),) = counting.report().tenants
+    ((tenant, rate),) = counting.tenants()
     assert tenant == "them"
     assert rate > 0

@@ -14,7 +14,12 @@ import pytest
 from tests.serve.identity import answers, assert_same
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, local_config, running
-from tests.serve.test_service import accepted_tokens, gauge, proposed_tokens, wait_until
+from tests.serve.test_service import (
+    accepted_tokens,
+    assert_a_disconnect_closes_the_session,
+    proposed_tokens,
+    wait_until,
+)
 from tests.serve.watching import ask, lines_of, spans_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -151,17 +156,7 @@ def test_the_page_answers(root: str) -> None:
 
 
 def test_disconnect_closes_the_session(service: Service) -> None:
-    stream = service.client().chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": PROMPTS[22]}],
-        max_tokens=2000,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    )
-    next(iter(stream))
-    wait_until(lambda: gauge(service, "open_sessions") > 0, 20.0)
-    stream.close()
-    wait_until(lambda: gauge(service, "open_sessions") == 0, 30.0)
+    assert_a_disconnect_closes_the_session(service)
 
 
 def test_logs_and_spans_of_a_request_join_up(service: Service) -> None:

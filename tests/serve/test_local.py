@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from ray.serve._private import constants
 
 from specray.errors import InvalidConfigError
 from specray.serve import local
-from specray.serve.local import LocalCluster, check_haproxy, direct_streaming
+from specray.serve.local import SWITCHES, LocalCluster, check_haproxy, direct_streaming
 from specray.serve.pools import Pool
 
 
@@ -54,6 +55,24 @@ def _is_place(name: str) -> bool:
     is_haproxys = name.startswith(("RAY_SERVE_HAPROXY_", "RAY_SERVE_FALLBACK_PROXY_"))
     is_place = name.endswith(("_PORT", "_LOC", "_SOCKET_PATH", "_STATE_BASE", "_STATE_FILE"))
     return is_haproxys and is_place
+
+
+def test_direct_streaming_is_for_one_clusters_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's choice of ports stands; the option prevails over a switch that says no."""
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_STATS_PORT", "7777")
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "0")
+    before = dict(os.environ)
+    seen: dict[str, str] = {}
+    monkeypatch.setattr(ray, "init", lambda **_: seen.update(os.environ))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(local.serve, "shutdown", lambda: None)
+
+    with LocalCluster(frozenset(), lambda _: None, is_direct=True):
+        pass
+
+    assert {seen[name] for name in SWITCHES} == {"1"}
+    assert seen["RAY_SERVE_HAPROXY_STATS_PORT"] == "7777"
+    assert dict(os.environ) == before
 
 
 def test_a_missing_haproxy_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

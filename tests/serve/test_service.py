@@ -252,18 +252,7 @@ def test_second_service_on_the_port_says_so(lookup: Service) -> None:
 
 
 def test_disconnect_closes_the_session(lookup: Service) -> None:
-    stream = lookup.client().chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": PROMPTS[22]}],
-        max_tokens=2000,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    )
-    next(iter(stream))
-    wait_until(lambda: gauge(lookup, "open_sessions") > 0, 20.0)
-    stream.close()
-    wait_until(lambda: gauge(lookup, "open_sessions") == 0, 30.0)
-    wait_until(lambda: gauge(lookup, "draft_sessions") == 0, 30.0)
+    assert_a_disconnect_closes_the_session(lookup)
 
 
 def test_policy_changes_without_a_restart(lookup: Service) -> None:
@@ -459,6 +448,21 @@ def reload(service: Service, config: str) -> None:
     service.config_file.write_text(config)
     service.process.send_signal(signal.SIGHUP)
     service.wait_for_line("reloaded", 30.0)
+
+
+def assert_a_disconnect_closes_the_session(service: Service) -> None:
+    stream = service.client().chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": PROMPTS[22]}],
+        max_tokens=2000,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    next(iter(stream))
+    wait_until(lambda: gauge(service, "open_sessions") > 0, 20.0)
+    stream.close()
+    wait_until(lambda: gauge(service, "open_sessions") == 0, 30.0)
+    wait_until(lambda: gauge(service, "draft_sessions") == 0, 30.0)
 
 
 def wait_until(condition: Any, timeout_s: float, *explanation: Any) -> None:
