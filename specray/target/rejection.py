@@ -12,6 +12,7 @@ from torch import Tensor
 from vllm.v1.sample.metadata import SamplingMetadata
 
 from specray.target.drawing import draw
+from specray.target.greedy import likeliest
 
 
 def install() -> None:
@@ -79,7 +80,7 @@ def rejection_sample(
         tokens: list[int] = []
         for row in range(start, start + depth):
             if is_greedy[request]:
-                added = int(target_logits[row].argmax())
+                added = int(likeliest(target_logits[row]))
                 is_accepted = added == proposed[row]
             else:
                 q = None if draft_probs is None else draft_probs[row]

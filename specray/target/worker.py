@@ -11,7 +11,15 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.errors import StartupError
-from specray.target import drawing, hardware, rejection, top_p, workarounds
+from specray.target import (
+    drawing,
+    greedy,
+    hardware,
+    products,
+    rejection,
+    top_p,
+    workarounds,
+)
 from specray.target.engine_drafter import DRAFTING_S, DraftingClock, with_drafting
 from specray.target.names import CONFIG_KEY
 from specray.types import TruncatedDistributions
@@ -38,7 +46,7 @@ class SpecrayWorker(_Worker):
         """Mend upstream's faults, then build the model runner and teach it distributions."""
         workarounds.apply_to_worker()
         if current_platform.is_cpu():
-            for part in (drawing, rejection, top_p):
+            for part in (drawing, greedy, products, rejection, top_p):
                 part.install()
         super().init_device()
         runner = self.model_runner

@@ -10,7 +10,15 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
-from specray.target import drawing, hardware, rejection, top_p, workarounds
+from specray.target import (
+    drawing,
+    greedy,
+    hardware,
+    products,
+    rejection,
+    top_p,
+    workarounds,
+)
 from specray.target import worker as worker_module
 from specray.target.names import CONFIG_KEY
 from specray.target.worker import HARDWARE, SpecrayWorker, dense_draft_probs
@@ -77,11 +85,11 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.Mo
 
     installed = []
     monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
-    for part in (drawing, rejection, top_p):
+    for part in (drawing, greedy, products, rejection, top_p):
         monkeypatch.setattr(part, "install", lambda part=part: installed.append(part))
 
     def build_model_runner(worker: Any) -> None:
-        assert installed == [drawing, rejection, top_p]
+        assert installed == [drawing, greedy, products, rejection, top_p]
         worker.use_v2_model_runner, worker.model_runner = False, Runner()
         worker.device = torch.device("cpu")
 

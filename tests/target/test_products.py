@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+import vllm.model_executor.layers.utils as upstream
+from transformers import AutoTokenizer
+from vllm import SamplingParams
+from vllm.platforms import current_platform
+
+from specray.models import resolve
+from specray.target import products
+from tests.target.engine import FakeRouter, Job, specray_engine
+from tests.target.identity import Tally, capped, scripted
+
+pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs")
+HAS_AMX = torch.cpu.get_capabilities().get("amx_bf16", False)
+MOST_ROWS = 32
+PROMPTS = (
+    "My sourdough keeps coming out flat, what am I doing wrong?",
+    "The difference between a virus and a bacterium is",
+    "Write a short story about a lighthouse keeper who is afraid of the dark.",
+    "Two days in Lisbon with somebody who cannot walk far:",
+    "def moving_average(values, window):",
+    "Compound interest, explained to a child:",
+)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "check_cpu_sgl_kernel", upstream.check_cpu_sgl_kernel)
+
+
+def num_different(num_rows: int) -> int:
+    """How many of a step's numbers differ from those of one row at a time."""
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(576, 576, bias=False, dtype=torch.bfloat16)
+    layer.weight.data = (torch.randn(576, 576, generator=generator) / 24).bfloat16()
+    upstream.dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+    differences = 0
+    for _ in range(20):
+        x = torch.randn(num_rows, 576, generator=generator).bfloat16()
+        alone = torch.cat([layer.cpu_linear(row, layer.weight, None) for row in x.split(1)])
+        differences += int((layer.cpu_linear(x, layer.weight, None) != alone).sum())
+    return differences
+
+
+@pytest.mark.skipif(not HAS_AMX, reason="vLLM has other code for small matrices with AMX only")
+@pytest.mark.parametrize("num_rows", [2, 5, 9, MOST_ROWS])
+def test_a_row_comes_out_the_same_whatever_else_is_in_the_step(num_rows: int) -> None:
+    torch.cpu._init_amx()
+    without = num_different(num_rows)
+    products.install()
+
+    assert num_different(num_rows) == 0
+    assert (without > 0) == (num_rows > 4)  # vLLM's own code: else this file is not needed
+
+
+@pytest.mark.parametrize("has_amx", [True, False])
+def test_quantised_products_are_left_to_vllm(
+    monkeypatch: pytest.MonkeyPatch, *, has_amx: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_amx)
+    products.install()
+
+    assert upstream.check_cpu_sgl_kernel(576, 576, torch.int8) == has_amx
+    assert not upstream.check_cpu_sgl_kernel(576, 576, torch.bfloat16)
+    assert not upstream.check_cpu_sgl_kernel(8, 576, torch.bfloat16)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not HAS_AMX, reason="in bfloat16 only AMX computes each token by itself")
+def test_greedy_output_in_bfloat16_is_that_without_speculation(tmp_path: Path) -> None:
+    for file in Path(resolve("bundled:smollm2-135m-instruct")).iterdir():
+        (tmp_path / file.name).symlink_to(file)  # a tiny model's sums are too short to differ
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=96, ignore_eos=True)
+    jobs = [Job(tuple(tokenizer(text).input_ids), params) for text in PROMPTS]
+    with specray_engine(tmp_path, dtype="bfloat16", max_num_seqs=8) as engine:
+        plain = [engine.answers([job])[0] for job in jobs]
+        tally = Tally(engine)
+        with FakeRouter(engine.address, scripted(jobs, plain, noise=0.3)):
+            speculated = [engine.answers(capped([job]))[0] for job in jobs]
+        proposed, accepted = tally.take()
+
+    assert speculated == plain  # also where tokens are equally likely
+    assert proposed > accepted > 150
