@@ -15,6 +15,7 @@ from specray.target import (
     drawing,
     greedy,
     hardware,
+    norms,
     products,
     rejection,
     top_p,
@@ -48,6 +49,8 @@ class SpecrayWorker(_Worker):
         if current_platform.is_cpu():
             for part in (drawing, greedy, products, rejection, top_p):
                 part.install()
+            if self.model_config.enforce_eager:
+                norms.install()
         super().init_device()
         runner = self.model_runner
         if self.use_v2_model_runner:

@@ -14,6 +14,7 @@ from specray.target import (
     drawing,
     greedy,
     hardware,
+    norms,
     products,
     rejection,
     top_p,
@@ -79,23 +80,28 @@ def test_nothing_verified_gives_no_rows() -> None:
 
 
 @pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs")
-def test_a_cpus_worker_draws_and_verifies_by_our_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_a_cpus_worker_draws_and_verifies_by_our_own_code(
+    monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
+) -> None:
     class Runner:
         speculative_config = None
 
     installed = []
     monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
-    for part in (drawing, greedy, products, rejection, top_p):
+    expected = [drawing, greedy, products, rejection, top_p, *([norms] if is_eager else [])]
+    for part in (drawing, greedy, norms, products, rejection, top_p):
         monkeypatch.setattr(part, "install", lambda part=part: installed.append(part))
 
     def build_model_runner(worker: Any) -> None:
-        assert installed == [drawing, greedy, products, rejection, top_p]
+        assert installed == expected
         worker.use_v2_model_runner, worker.model_runner = False, Runner()
         worker.device = torch.device("cpu")
 
     monkeypatch.setattr(SpecrayWorker.__base__, "init_device", build_model_runner)
-    object.__new__(SpecrayWorker).init_device()
-    assert installed
+    worker = object.__new__(SpecrayWorker)
+    worker.model_config = SimpleNamespace(enforce_eager=is_eager)
+    worker.init_device()
 
 
 def test_a_gpus_worker_tells_once_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
