@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from vllm.config import CompilationMode
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
@@ -49,7 +50,9 @@ class SpecrayWorker(_Worker):
         if current_platform.is_cpu():
             for part in (drawing, greedy, products, rejection, top_p):
                 part.install()
-            if self.model_config.enforce_eager:
+            if (
+                self.vllm_config.compilation_config.mode == CompilationMode.NONE
+            ):  # else norms are fused
                 norms.install()
         super().init_device()
         runner = self.model_runner

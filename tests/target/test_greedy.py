@@ -22,7 +22,7 @@ from specray.target import greedy
 
 pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs")
 VOCAB_SIZE = 40
-UPSTREAM = upstream.RejectionSampler.forward
+VERIFY, CHOOSE = upstream.RejectionSampler.forward, Sampler.forward
 CPU = torch.device("cpu")
 
 
@@ -78,8 +78,8 @@ def test_verifies_as_vllm_does_also_where_tokens_are_equally_likely(
         metadata = SpecDecodeMetadata.make_dummy(drafts, CPU)
         metadata.target_logits_indices, metadata.bonus_logits_indices = places(depths)
 
-        ours = greedy.forward(sampler(), metadata, None, logits.clone(), settings())
-        theirs = UPSTREAM(sampler(), metadata, None, logits.clone(), settings())
+        ours = greedy.verify(sampler(), metadata, None, logits.clone(), settings())
+        theirs = VERIFY(sampler(), metadata, None, logits.clone(), settings())
 
         assert accepted(ours) == accepted(theirs)
         assert {len(tokens) for tokens in accepted(ours)} > {1} or max(depths) < 5
@@ -126,17 +126,29 @@ def processor(cls: type, state: str) -> LogitsProcessors:
 def test_whatever_else_decides_is_left_to_vllm(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(greedy, "_upstream_forward", lambda *_: "theirs")
+    monkeypatch.setattr(greedy, "_upstream_verify", lambda *_: "theirs")
+    monkeypatch.setattr(greedy, "_upstream_choose", lambda *_: "theirs")
     metadata = SpecDecodeMetadata.make_dummy([[1]], CPU)
 
     assert (
-        greedy.forward(sampler(), metadata, None, torch.ones(2, VOCAB_SIZE), settings(**changes))
+        greedy.verify(sampler(), metadata, None, torch.ones(2, VOCAB_SIZE), settings(**changes))
         == "theirs"
     )
 
 
+def test_synthetic_acceptance_is_left_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greedy, "_upstream_verify", lambda *_: "theirs")
+    synthetic = sampler()
+    synthetic.synthetic_mode = True
+    metadata = SpecDecodeMetadata.make_dummy([[1]], CPU)
+    logits = torch.ones(2, VOCAB_SIZE)
+
+    assert greedy.verify(synthetic, metadata, None, logits, settings()) == "theirs"
+
+
 def test_idle_processors_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greedy, "_upstream_forward", lambda *_: "theirs")
+    monkeypatch.setattr(greedy, "_upstream_verify", lambda *_: "theirs")
+    monkeypatch.setattr(greedy, "_upstream_choose", lambda *_: "theirs")
     metadata = SpecDecodeMetadata.make_dummy([[1]], CPU)
     metadata.target_logits_indices, metadata.bonus_logits_indices = places([1])
     idle = LogitsProcessors(
@@ -148,6 +160,38 @@ def test_idle_processors_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.zeros(2, VOCAB_SIZE)
     logits[0, 1] = logits[1, 3] = 1
 
-    ours = greedy.forward(sampler(), metadata, None, logits, settings(logitsprocs=idle))
+    holder = SimpleNamespace(has_tracked_requests=lambda: False)
+    idling = settings(logitsprocs=idle, thinking_budget_state_holder=holder)
+
+    ours = greedy.verify(sampler(), metadata, None, logits, idling)
 
     assert accepted(ours) == [[1, 3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_chooses_as_vllm_does_where_nothing_is_verified(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 4, (50, VOCAB_SIZE), generator=generator).to(dtype)
+
+    ours = greedy.choose(Sampler(), logits.clone(), settings())
+    theirs = CHOOSE(Sampler(), logits.clone(), settings())
+
+    assert torch.equal(ours.sampled_token_ids, theirs.sampled_token_ids)
+    assert ours.sampled_token_ids.dtype == theirs.sampled_token_ids.dtype
+    assert ours.logprobs_tensors is None
+
+
+def test_vllm_calls_them_once_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream.RejectionSampler, "forward", VERIFY)
+    monkeypatch.setattr(Sampler, "forward", CHOOSE)
+    monkeypatch.setattr(Sampler, "greedy_sample", staticmethod(Sampler.greedy_sample))
+    for name in ("_upstream_verify", "_upstream_choose"):
+        monkeypatch.setattr(greedy, name, None)  # so that only ours can answer
+    metadata = SpecDecodeMetadata.make_dummy([[1]], CPU)
+    metadata.target_logits_indices, metadata.bonus_logits_indices = places([1])
+    logits = torch.zeros(2, VOCAB_SIZE)
+    logits[0, 1] = logits[1, 3] = 1
+    greedy.install()
+
+    assert accepted(sampler()(metadata, None, logits, settings())) == [[1, 3]]
+    assert Sampler()(logits, settings()).sampled_token_ids.tolist() == [[1], [3]]

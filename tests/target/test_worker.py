@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm.config import CompilationMode
 from vllm.platforms import current_platform
 from vllm.v1.outputs import ModelRunnerOutput
 
@@ -100,7 +101,9 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(
 
     monkeypatch.setattr(SpecrayWorker.__base__, "init_device", build_model_runner)
     worker = object.__new__(SpecrayWorker)
-    worker.model_config = SimpleNamespace(enforce_eager=is_eager)
+    mode = CompilationMode.NONE if is_eager else CompilationMode.VLLM_COMPILE
+    compilation = SimpleNamespace(mode=mode)
+    worker.vllm_config = SimpleNamespace(compilation_config=compilation)
     worker.init_device()
 
 
