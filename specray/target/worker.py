@@ -50,9 +50,8 @@ class SpecrayWorker(_Worker):
         if current_platform.is_cpu():
             for part in (drawing, greedy, products, rejection, top_p):
                 part.install()
-            if (
-                self.vllm_config.compilation_config.mode == CompilationMode.NONE
-            ):  # else norms are fused
+            mode = self.vllm_config.compilation_config.mode
+            if mode == CompilationMode.NONE:  # compiled, norms are fused with what is around them
                 norms.install()
         super().init_device()
         runner = self.model_runner
