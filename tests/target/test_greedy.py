@@ -195,3 +195,4 @@ def test_vllm_calls_them_once_installed(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert accepted(sampler()(metadata, None, logits, settings())) == [[1, 3]]
     assert Sampler()(logits, settings()).sampled_token_ids.tolist() == [[1], [3]]
+    assert Sampler.forward is greedy.choose  # whose answers are vLLM's own

@@ -50,12 +50,12 @@ def num_different(num_rows: int, n: int = 576, k: int = 576) -> int:
 
 
 @with_amx
-@pytest.mark.parametrize("num_rows", [2, 5, 9, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("num_rows", [2, 5, 9, MOST_ROWS])
 def test_a_row_comes_out_the_same_whatever_else_is_in_the_step(num_rows: int) -> None:
     without = num_different(num_rows)
     products.install()
 
-    assert (num_different(num_rows) == 0) == (num_rows <= MOST_ROWS)
+    assert num_different(num_rows) == 0
     assert (without > 0) == (num_rows > 4)  # vLLM's own code: else this file is not needed
 
 
