@@ -40,6 +40,8 @@ class Session:
         default_factory=lambda: defaultdict(request_acceptance)
     )  # a hybrid's copies go further than its model's guesses, or less far
     source: Source = "prompt_lookup"  # of its latest proposal, or others', and perhaps of the next
+    answer_source: Source | None = None  # of its latest that was neither drafted ahead nor a copy
+    num_unanswered: int = 0  # commits that asked for a proposal since then
     is_announced: bool = False  # its router's draft has, or will have, its first tokens
     num_told: int = 0  # how many of them; it lags behind while nobody asks it for proposals
     accepted: list[Accepted] = field(default_factory=list)  # that its router has not heard of

@@ -90,7 +90,7 @@ class Speculation:
         """Announce a request, so that its draft's prefill overlaps the target's."""
         self._note_losses()  # or a departure of before would be taken for one after
         self._sessions[session.session_id] = session
-        session.source = self._taking.source  # whose rate it is judged by until it has a proposal
+        self._taking.introduce(session)
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)

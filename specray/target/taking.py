@@ -15,6 +15,7 @@ from specray.target.telling import Streams
 from specray.types import Proposal, Source
 
 _TRIED_ONE_IN = 32  # of proposals that seem worse than the engine's own
+_FORGOTTEN = 64  # commits of a session without an answer, after which who gave the last is unknown
 
 
 class Taking:
@@ -41,8 +42,15 @@ class Taking:
         self._counters = counters
         self._engine = engine
         self.source: Source = "prompt_lookup"  # of the latest proposal for anyone
+        self.answer_source: Source | None = None  # likewise; see `Session.answer_source`
+        self._num_unanswered = 0  # likewise
         self.answered: set[int] = set()  # sessions for which drafts propose something in this step
         self._num_worse = 0  # proposals that were expected to get less far than the engine's own
+
+    def introduce(self, session: Session) -> None:
+        """A new session is judged by others' latest proposals until it has its own."""
+        session.source, session.answer_source = self.source, self.answer_source
+        session.num_unanswered = self._num_unanswered  # or short ones would never forget
 
     def take(self, sessions: Sequence[Session]) -> list[tuple[Session, Proposal]]:
         """What those may verify for which something is there."""
@@ -115,6 +123,7 @@ class Taking:
                 session.note_answer()
         if session.is_due:
             session.was_late = arrival is None or _is_late(arrival, session)
+            self._note_answer_source(session, arrival)
             if arrival is not None:
                 self._patience.observe_answer(session, arrival.at, len(arrival.proposal.token_ids))
             elif is_covered:
@@ -123,6 +132,20 @@ class Taking:
                 self._patience.observe_absence(session)
                 self._counters.stats.num_misses += 1
         session.is_due = False
+
+    def _note_answer_source(self, session: Session, arrival: Arrival | None) -> None:
+        """Who answers what was not drafted ahead; unknown after long without, as drafts change.
+
+        One that is not waited for may be late each time, or leave it, so that nothing shows that.
+        """
+        session.num_unanswered += 1
+        if arrival is not None and _is_telling(arrival.proposal):
+            session.answer_source = self.answer_source = arrival.proposal.source
+            session.num_unanswered = 0
+        elif session.num_unanswered >= _FORGOTTEN:
+            session.answer_source = self.answer_source = None
+            session.num_unanswered = 0
+        self._num_unanswered = session.num_unanswered
 
     def find_stop_gap(self, session: Session) -> Proposal | None:
         """What the target proposes itself, where that is wanted."""
@@ -143,12 +166,19 @@ class Taking:
     def knows_as_much(self, session: Session) -> bool:
         """Whether the session's draft would hardly say more than the target's own n-grams.
 
-        To a sampled request it ships what its tokens were drawn from, and more of them survive.
+        A hybrid's may: its model drafts ahead, and what was not drafted ahead n-grams answer. To a
+        sampled request it ships what its tokens were drawn from, and more of them survive.
         """
         is_drawn = not session.sampling.is_greedy and self._offers.is_trusted(session)
         is_trying = self._planner.is_probing or not self._planner.weighs_costs
         has_ngrams = self._stop_gap.has_ngrams and self._streams.policy.has_stop_gap
-        return session.source == "ngram" and has_ngrams and not is_drawn and not is_trying
+        answers = session.answer_source or session.source
+        return answers == "ngram" and has_ngrams and not is_drawn and not is_trying
+
+
+def _is_telling(proposal: Proposal) -> bool:
+    """Whether it was neither drafted ahead nor a copy."""
+    return proposal.draft_time_us > 0 and proposal.source != "prompt_lookup"
 
 
 def _is_late(arrival: Arrival, session: Session) -> bool:

@@ -157,7 +157,7 @@ class Waiting:
             offer = own or offer
             here.append(offer)
             num_wanted = self._patience.expected_tokens(session.wanted_depth)
-            wanted = self._offers.of_tokens(session, num_wanted)
+            wanted = self._offers.of_tokens(session, num_wanted, session.answer_source)
             soon.append(wanted if is_awaited else offer)
         deepest = max(session.wanted_depth for session in awaited)
         answer_s = self._patience.answer_s(max_wait_s, deepest)

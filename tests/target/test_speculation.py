@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specray.control.depth import NO_LIMIT
+from specray.control.depth import NO_LIMIT, DepthPlan
 from specray.control.planner import Planner, Surroundings
 from specray.control.probes import PROBE_DEPTH
 from specray.control.roofline import StepLoad
+from specray.control.survival import Offer
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.answer_memory import AnswerMemory
 from specray.target.buffer import ProposalBuffer
@@ -1687,6 +1688,14 @@ def test_no_step_waits_where_a_copy_is_as_good_but_for_want_of_one_it_does(copyi
     assert copying.buffer.waits
 
 
+def wrong_ngrams(share: float) -> NgramModel:
+    """A table whose guesses the target never says, as sure of each as this."""
+    keys = context_keys(np.arange(100)[:, None])
+    order = np.argsort(keys)
+    followers, shares = ((np.arange(100) + 50) % 100)[order], np.full(100, share, np.float16)
+    return NgramModel([NgramOrder(keys[order], np.arange(101, dtype=np.int32), followers, shares)])
+
+
 @pytest.mark.parametrize(
     ("source", "temperature", "waits"),
     [("ngram", 0.0, False), ("model", 0.0, True), ("ngram", 0.7, True)],
@@ -1696,17 +1705,9 @@ def test_no_step_waits_for_what_the_target_knows_itself(
     world: World, source: Source, temperature: float, waits: bool
 ) -> None:
     """Its table has always been wrong, so that a wait would pay for whoever knows more."""
-    keys = context_keys(np.arange(100)[:, None])
-    order = np.argsort(keys)
-    wrong = NgramOrder(
-        keys[order],
-        np.arange(101, dtype=np.int32),
-        ((np.arange(100) + 50) % 100)[order],
-        np.full(100, 0.9, np.float16),
-    )
     world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
     world.speculation = Speculation(
-        world.buffer, world.streams, world.clock, stop_gap=StopGap(NgramModel([wrong]))
+        world.buffer, world.streams, world.clock, stop_gap=StopGap(wrong_ngrams(0.9))
     )
     world.answer = lambda commit, tokens: replace(perfect(commit, tokens), source=source)
     session = world.open(temperature=temperature)
@@ -1716,6 +1717,141 @@ def test_no_step_waits_for_what_the_target_knows_itself(
     world.run(20)
 
     assert bool(world.buffer.waits) == waits
+
+
+def answered_by(*names: Source) -> Answer:
+    """Who answers commits that were not drafted ahead for, in turn; the last from then on."""
+    left = list(names)
+
+    def answer(commit: Commit, tokens: tuple[int, ...]) -> Proposal:
+        source = left.pop(0) if len(left) > 1 else left[0]
+        return replace(perfect(commit, tokens), source=source, draft_time_us=100)
+
+    return answer
+
+
+def model_ahead(session_id: int, tokens: tuple[int, ...]) -> Proposal:
+    return right(session_id, tokens, 1)
+
+
+@pytest.fixture
+def hybrid(world: World) -> World:
+    """A model drafts ahead, n-grams answer at once, and the target has a table like theirs.
+
+    It is so unsure that a wait would pay for whoever knows more.
+    """
+    world.streams.policy = replace(world.streams.policy, has_stop_gap=True)
+    world.speculation = Speculation(
+        world.buffer, world.streams, world.clock, stop_gap=StopGap(wrong_ngrams(0.1))
+    )
+    world.answer = answered_by("ngram")
+    world.latency_s, world.turnaround_s = 0.001, 0.002
+    return world
+
+
+def behind(world: World, *names: Source) -> None:
+    """The next commits are not drafted ahead for, and are answered by these."""
+    world.foresee, world.answer = nothing, answered_by(*names)
+    world.run(len(names))
+    world.answer = silent
+    world.step()  # takes the last
+
+
+def drafted_ahead(world: World, num_steps: int = 1) -> None:
+    """The next steps' proposals come from the model, before their commits."""
+    world.foresee, world.answer = model_ahead, silent
+    world.run(num_steps + 1)
+    world.foresee = nothing
+
+
+def is_held_back(world: World) -> bool:
+    """Whether the step behind the next commit would be, for what was not drafted ahead."""
+    world.answer = silent
+    world.step()
+    sessions = world.sessions.values()
+    assert all(session.is_due for session in sessions)
+    return any(session.is_awaited for session in sessions)
+
+
+def test_a_model_that_drafts_ahead_is_not_waited_for_where_ngrams_answer(hybrid: World) -> None:
+    session = hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram")
+    drafted_ahead(hybrid)
+
+    assert session.source == "model"
+    assert not is_held_back(hybrid)
+
+
+def test_a_model_that_drafts_ahead_too_late_is_no_reason_to_wait(hybrid: World) -> None:
+    session = hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram")
+    hybrid.answer = perfect
+    hybrid.run(2)
+
+    assert session.source == "model"
+    assert not is_held_back(hybrid)
+
+
+def test_a_new_request_takes_over_who_has_answered_others(hybrid: World) -> None:
+    hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram")
+    drafted_ahead(hybrid)
+    session = hybrid.open(temperature=0.0)
+
+    assert session.source == "model"
+    assert not is_held_back(hybrid)
+
+
+def test_a_copy_does_not_tell_who_answers_where_there_is_none(hybrid: World) -> None:
+    session = hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram", "prompt_lookup")
+
+    assert session.source == "prompt_lookup"
+    assert not is_held_back(hybrid)
+
+
+def test_a_model_that_answers_is_waited_for_again(hybrid: World) -> None:
+    hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram", "model")
+    drafted_ahead(hybrid)
+
+    assert is_held_back(hybrid)
+
+
+def test_an_answer_is_judged_by_those_that_were_not_drafted_ahead(
+    hybrid: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = hybrid.open()  # sampled, so that its draft's n-grams say more than the target's
+    behind(hybrid, "ngram")
+    drafted_ahead(hybrid)
+    assert session.source == "model"
+    planner = hybrid.speculation._planner
+    weighed: list[Sequence[Source]] = []
+
+    def plan(offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
+        weighed.append([offer.source for offer in offers])
+        return Planner.plan(planner, offers, num_plain, wait_s)
+
+    monkeypatch.setattr(planner, "plan", plan)
+    is_held_back(hybrid)
+
+    assert weighed[-1] == ["ngram"]
+
+
+@pytest.mark.parametrize("num_requests", [1, 6], ids=["one", "short ones"])
+def test_who_answered_long_ago_is_forgotten(hybrid: World, num_requests: int) -> None:
+    """A draft whose n-grams were switched off, and that is not waited for, only drafts ahead."""
+    session = hybrid.open(temperature=0.0)
+    behind(hybrid, "ngram")
+    drafted_ahead(hybrid, 10)
+    assert not is_held_back(hybrid)
+    for _ in range(num_requests):
+        hybrid.close(session)
+        session = hybrid.open(temperature=0.0)
+        drafted_ahead(hybrid, 66 // num_requests)
+
+    assert is_held_back(hybrid)
+    assert hybrid.open(temperature=0.0).answer_source is None
 
 
 @pytest.mark.parametrize("overhead_s", [0.0, 0.4])
