@@ -49,8 +49,7 @@ def main() -> None:
     rows: dict[str, list[Row]] = {way: [] for way in WAYS}
     for round_number in range(args.rounds):
         for way, options in WAYS.items():
-            command = [*serve_command(args.config), *options]
-            with running(command, find_ready_url) as service:
+            with running(serve_command(args.config, *options), find_ready_url) as service:
                 numbers = count()
                 asyncio.run(measure(service.url, numbers, args.at_once, args.depth, args.at_once))
                 before = cpu_s()

@@ -116,17 +116,22 @@ class Deployment:
 class Service:
     """`specray serve` on a changed deployment, for the length of a measurement."""
 
-    def __init__(self, deployment: Deployment, args: Mapping[str, Any], path: Path) -> None:
+    def __init__(
+        self, deployment: Deployment, args: Mapping[str, Any], path: Path, *options: str
+    ) -> None:
+        """Takes what differs from the deployment, where to write it, and the command's options."""
         self._deployment = deployment
         self._args = args
         self._path = path
+        self._options = options
         self._port = free_port()
 
     @contextmanager
     def run(self, live_draft: Mapping[str, Any] | None = None) -> Iterator[Running]:
         """Starts it, and stops it whatever happens; raises StartupError if it does not come up."""
         self.write(live_draft)
-        with running(serve_command(str(self._path)), find_ready_url) as service:
+        command = serve_command(str(self._path), *self._options)
+        with running(command, find_ready_url) as service:
             yield service
 
     def write(self, live_draft: Mapping[str, Any] | None) -> None:

@@ -98,6 +98,11 @@ def make_systems(deployment: Deployment, depths: tuple[int, ...]) -> list[System
             SpecraySystem(f"specray-{name}", deployment, {"draft": draft})
             for name, draft in ours.items()
         ),
+        SpecraySystem(
+            *("specray-hybrid-direct", deployment, {"draft": ours["hybrid"]}),
+            layer="HTTP, Ray Serve's HAProxy",
+            options=("--direct-streaming",),
+        ),
     ]
 
 

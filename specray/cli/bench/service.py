@@ -53,10 +53,10 @@ def run_service(config: str, command: Sequence[str] | None = None) -> Iterator[s
         yield service.url
 
 
-def serve_command(config: str) -> list[str]:
+def serve_command(config: str, *options: str) -> list[str]:
     """`specray serve` on a config file."""
     patience = ["--start-timeout", f"{START_TIMEOUT_S:g}"]
-    return [sys.executable, "-m", "specray.cli", "serve", *patience, config]
+    return [sys.executable, "-m", "specray.cli", "serve", *options, *patience, config]
 
 
 def find_ready_url(lines: Sequence[str]) -> str | None:

@@ -91,6 +91,7 @@ class SpecraySystem:
     args: Mapping[str, Any]  # settings over the deployment's
     settings: tuple[Setting, ...] = (Setting(),)
     layer: str = "HTTP, Ray Serve"
+    options: tuple[str, ...] = ()  # of `specray serve`
     start_s: float = 100.0
 
     def can(self, cell: Cell) -> bool:
@@ -103,7 +104,8 @@ class SpecraySystem:
         """Over HTTP."""
         del setting  # it chooses for itself
         with tempfile.TemporaryDirectory(prefix="specray-bench-") as folder:
-            service = Service(self.deployment, self.args, Path(folder) / "config.yaml")
+            path = Path(folder) / "config.yaml"
+            service = Service(self.deployment, self.args, path, *self.options)
             with service.run() as running:
                 return asyncio.run(measure_cells(running.url, cells, plan, round_index, tell))
 

@@ -5,10 +5,11 @@ import yaml
 
 from specray.cli.bench.deployment import Deployment, Service, as_flags
 from specray.cli.bench.network import Disaggregated, make_plan, make_systems
+from specray.cli.bench.peers import make_search
 from specray.cli.bench.peers import make_systems as make_peers
 from specray.cli.bench.systems import SpecraySystem
 from specray.config import DraftConfig, SpeculationConfig
-from specray.errors import InvalidConfigError
+from specray.errors import InvalidConfigError, StartupError
 
 DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
 HYBRID = DEPLOYMENTS / "local-hybrid.yaml"
@@ -75,6 +76,24 @@ def test_ours_among_the_peers_have_settings_that_hold(
         DraftConfig.model_validate(content["applications"][0]["args"]["draft"])
 
     assert ("specray-ngram" in {system.name for system in ours}) == has_ngrams
+
+
+def test_one_of_ours_streams_past_serves_proxy(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def running(command: list[str], _: object) -> None:
+        commands.append(command)
+        raise StartupError("not started")
+
+    monkeypatch.setattr("specray.cli.bench.deployment.running", running)
+    for system in make_peers(deployment, (2,)):
+        if isinstance(system, SpecraySystem):
+            with pytest.raises(StartupError, match="not started"):
+                system.measure((), system.settings[0], make_search(()), 0, print)
+            is_direct = system.name == "specray-hybrid-direct"
+            assert ("--direct-streaming" in commands[-1]) == is_direct
 
 
 def test_a_file_without_a_draft_model_has_no_peers_with_the_same(

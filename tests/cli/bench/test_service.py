@@ -32,6 +32,17 @@ def test_a_service_may_take_as_long_to_start_as_a_measurement_waits() -> None:
     assert parser.parse_args([config, option, seconds]).start_timeout == START_TIMEOUT_S
 
 
+def test_a_service_takes_options_of_the_command() -> None:
+    command = serve_command("local.yaml", "--direct-streaming")
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+
+    parsed = parser.parse_args(command[command.index("serve") + 1 :])
+
+    assert parsed.direct_streaming
+    assert parsed.config == Path("local.yaml")
+
+
 def test_the_url_is_yielded_and_the_service_is_stopped(tmp_path: Path) -> None:
     note = tmp_path / "note"
 
