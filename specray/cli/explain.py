@@ -50,6 +50,8 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "router": (("req/s", "requests_per_s", ".2f"), ("tenants", "tenants", "rates")),
 }
 
+_NOT_KNOWN_AT_ZERO = {"gain", "intensity", "ridge"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `specray explain`."""
@@ -126,7 +128,7 @@ def _ask(url: str) -> dict[str, Any]:
 def _cell(report: dict[str, Any], column: tuple[str, str, str]) -> str:
     _, key, form = column
     value = report[key]
-    if value is None:
+    if value is None or (key in _NOT_KNOWN_AT_ZERO and not value):
         return "-"
     if form == "ms":
         return f"{1e3 * value:.1f}"

@@ -19,7 +19,7 @@ COLOURS = {
 }
 
 
-def require_matplotlib() -> None:
+def require_matplotlib(option: str = "--plot") -> None:
     """See, before hours of work, that the work can be drawn.
 
     Raises:
@@ -29,8 +29,8 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401 - whether it can be imported is the question
     except ImportError:
         raise InvalidConfigError(
-            "--plot: matplotlib is not installed; `pip install 'specray[plots]'`, or leave --plot "
-            "out and take the numbers from the JSON"
+            f"{option}: matplotlib is not installed; `pip install 'specray[plots]'`, or leave "
+            f"{option} out and take the numbers from the JSON"
         ) from None
 
 

@@ -14,6 +14,7 @@ from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import BUILDER, read_file
 from specray.serve.live import (
     changes_beyond,
+    changes_in_place,
     check_deployments,
     live_changes,
     live_settings,
@@ -87,6 +88,7 @@ class Changes(NamedTuple):
     """The fields in which a file differs from one that is served."""
 
     live: tuple[str, ...]  # Serve hands these to the running replicas
+    in_place: tuple[str, ...]  # it heeds these without replacing replicas
     beyond: tuple[str, ...]  # for these it replaces replicas; those of HTTP want a new Serve
 
 
@@ -97,7 +99,9 @@ def compare_files(served: Path, path: Path) -> Changes:
         InvalidConfigError: one of them is no Serve config.
     """
     before, after = read_file(served), read_file(path)
-    return Changes(live_changes(before, after), changes_beyond(before, after))
+    in_place = changes_in_place(before, after)
+    beyond = tuple(place for place in changes_beyond(before, after) if place not in in_place)
+    return Changes(live_changes(before, after), in_place, beyond)
 
 
 def _lines(error: InvalidConfigError) -> list[str]:

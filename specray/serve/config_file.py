@@ -18,6 +18,23 @@ BUILDER = "specray:build_app"
 _PORTS = 65536
 
 
+class _Loader(yaml.SafeLoader):
+    """As `yaml.safe_load`, which however lets the last of two equal keys win without a word."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":  # `<<` may come twice
+                continue
+            if key.value in seen:
+                raise yaml.composer.ComposerError(
+                    None, None, f"{key.value} is set twice", key.start_mark
+                )
+            seen.add(key.value)
+        return node
+
+
 def read_file(path: Path) -> ServeDeploySchema:
     """A Serve config file, checked by Ray's own schema and for keys that Ray would ignore.
 
@@ -25,7 +42,7 @@ def read_file(path: Path) -> ServeDeploySchema:
         InvalidConfigError: naming the file and the field.
     """
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.load(path.read_text(), _Loader)  # a safe one
         if not isinstance(raw, dict):
             raise InvalidConfigError(f"{path}: holds no settings; deployments/local.yaml is one")
         config = ServeDeploySchema.model_validate(raw)

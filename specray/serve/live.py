@@ -1,4 +1,4 @@
-"""What of a config file may change while it is served: the deployments' `user_config`."""
+"""What of a config file may change while it is served, and at what price."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +12,14 @@ from specray.serve.app import target_name
 from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import AppArgs
 
+_IN_PLACE = frozenset(
+    (
+        *("num_replicas", "autoscaling_config", "max_ongoing_requests", "max_queued_requests"),
+        *("graceful_shutdown_wait_loop_s", "graceful_shutdown_timeout_s", "backpressure_config"),
+        *("health_check_period_s", "health_check_timeout_s", "logging_config"),
+        *("rolling_update_percentage", "max_surge_percent"),
+    )
+)
 _MODELS: dict[str, type[BaseModel]] = {"controller": LivePolicyConfig, "draft": LiveDraftConfig}
 
 
@@ -104,6 +112,16 @@ def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple
     return tuple(_differences(_without_live(before), _without_live(after), ""))
 
 
+def changes_in_place(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
+    """Those of `changes_beyond` for which Serve keeps all replicas that stay.
+
+    They are options of entries under `deployments`. Whatever differs under `args`, the number of
+    replicas too, makes another version of the application, all of which is replaced
+    (`ray.serve._private`: `get_app_code_version`, `DeploymentVersion.requires_actor_restart`).
+    """
+    return tuple(_differences(_kept_in_place(before), _kept_in_place(after), "applications"))
+
+
 def live_changes(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
     """The live settings in which two files differ."""
     return tuple(_differences(_live(before), _live(after), "applications"))
@@ -129,16 +147,50 @@ def _live(config: ServeDeploySchema) -> dict[str, Any]:
     }
 
 
+def _kept_in_place(config: ServeDeploySchema) -> dict[str, Any]:
+    """The options of each application's deployments that Serve heeds in place."""
+    return {
+        app["name"]: {
+            place: value
+            for place, value in _options(app).items()
+            if place.rsplit(".", 1)[1] in _IN_PLACE
+        }
+        for app in _dumped(config)["applications"]
+    }
+
+
 def _without_live(config: ServeDeploySchema) -> dict[str, Any]:
     """The file as a dict, its applications and their deployments by name."""
-    dumped = config.model_dump(exclude_unset=True)
-    applications = {app["name"]: app for app in dumped.pop("applications")}
-    for app in applications.values():
-        for entry in app.pop("deployments", ()):
-            options = {k: v for k, v in entry.items() if k not in ("name", "user_config")}
-            if options:
-                app[f"deployments.{entry['name']}"] = options
+    dumped = _dumped(config)
+    applications = {
+        app["name"]: {key: value for key, value in app.items() if key != "deployments"}
+        | _options(app)
+        for app in dumped.pop("applications")
+    }
     return dumped | {"applications": applications}
+
+
+def _options(app: dict[str, Any]) -> dict[str, Any]:
+    """What a file's application sets of its deployments, but for live settings, by place."""
+    options = {}
+    for entry in app.get("deployments", ()):
+        place = f"deployments.{entry['name']}"
+        for name, value in entry.items():
+            if name == "autoscaling_config" and isinstance(value, dict) and "policy" in value:
+                # Apart, as Serve takes another policy for another version of the application.
+                options[f"{place}.{name}.policy"] = value["policy"]
+                value = {key: setting for key, setting in value.items() if key != "policy"}
+            if name not in ("name", "user_config"):
+                options[f"{place}.{name}"] = value
+    return options
+
+
+def _dumped(config: ServeDeploySchema) -> dict[str, Any]:
+    """What the file says, and the names of applications to which it gives none."""
+    dumped = config.model_dump(exclude_unset=True)
+    for app, named in zip(dumped["applications"], config.applications, strict=True):
+        app["name"] = named.name
+    return dumped
 
 
 def _differences(before: Any, after: Any, place: str) -> Iterator[str]:

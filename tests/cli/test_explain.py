@@ -75,6 +75,18 @@ def test_it_prints_who_is_there_and_what_was_decided(
     assert any("places" in line for line in lines)
 
 
+def test_a_gain_that_is_not_known_is_no_number() -> None:
+    known = explained()
+    for member in known["members"]:
+        if member["role"] == "target":
+            member["report"]["gain"] = 1.25 if member["address"] == "t:1" else 0.0
+    lines = describe(known)
+
+    column = next(line for line in lines if line.startswith("targets")).index("gain*")
+    gains = [line[column:].split()[0] for line in lines if line.startswith("t:")]
+    assert gains == ["1.25", "-"]
+
+
 def test_it_says_by_which_rule_depths_are_chosen() -> None:
     known = explained()
     known["policy"]["depth_rule"] = asdict(FixedRule(depth=2))

@@ -97,3 +97,23 @@ def test_all_of_them_are_named(tmp_path: Path, config: dict[str, Any]) -> None:
 
     with pytest.raises(InvalidConfigError, match=r"(?s)applications\[0\]\.one: .*two: "):
         read_file(written(tmp_path, config))
+
+
+def test_a_key_that_is_there_twice_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("http_options:\n  port: 1\n  host: a\n  port: 2\napplications: []\n")
+
+    with pytest.raises(InvalidConfigError, match=r"(?s)port is set twice.*line 4"):
+        read_file(file)
+
+
+def test_what_an_anchor_says_may_be_overridden(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["applications"][0]["args"] = "ARGS"
+    text = yaml.safe_dump(config).replace(
+        "ARGS", "{a: &a {x: 1}, b: &b {<<: *a, x: 2}, c: {<<: *b, <<: *a, x: 3}}"
+    )
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+
+    args = read_file(file).applications[0].args
+    assert args == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}

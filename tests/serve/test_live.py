@@ -11,6 +11,7 @@ from specray.errors import InvalidConfigError
 from specray.serve.app import target_name
 from specray.serve.live import (
     changes_beyond,
+    changes_in_place,
     check_deployments,
     check_pools_by_hand,
     check_user_configs,
@@ -19,6 +20,7 @@ from specray.serve.live import (
 )
 from specray.serve.settings import validate
 
+POLICY = "specray.serve.scaling:scale_pools"
 LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
 
 
@@ -167,6 +169,51 @@ def test_changes_of_live_settings_are_named(config: dict[str, Any]) -> None:
     assert live_changes(before, schema(config)) == (place,)
 
 
+@pytest.mark.parametrize(
+    ("options", "in_place", "replacing"),
+    [
+        ({"num_replicas": 2}, ["num_replicas"], []),
+        ({"autoscaling_config": {"max_replicas": 3}}, ["autoscaling_config"], []),
+        (
+            {"autoscaling_config": {"max_replicas": 3, "policy": {"policy_function": POLICY}}},
+            ["autoscaling_config"],
+            ["autoscaling_config.policy"],
+        ),
+        ({"ray_actor_options": {"num_gpus": 1}}, [], ["ray_actor_options"]),
+        ({"user_config": {"max_depth": 2}}, [], []),
+    ],
+)
+def test_serve_keeps_the_replicas_for_some_options(
+    config: dict[str, Any], options: dict[str, Any], in_place: list[str], replacing: list[str]
+) -> None:
+    before = schema(config)
+    config["applications"][0]["deployments"] = [{"name": "draft", **options}]
+    after = schema(config)
+
+    places = [f"applications.specray.deployments.draft.{name}" for name in in_place]
+    others = [f"applications.specray.deployments.draft.{name}" for name in replacing]
+    assert changes_in_place(before, after) == changes_in_place(after, before) == tuple(places)
+    assert sorted(changes_beyond(before, after)) == sorted(places + others)
+    assert changes_in_place(after, after) == ()
+
+
+def test_an_application_without_a_name_is_compared_too(config: dict[str, Any]) -> None:
+    del config["applications"][0]["name"]
+    before = schema(config)
+    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
+
+    place = "applications.default.args.speculation.max_depth"
+    assert changes_beyond(before, schema(config)) == (place,)
+
+
+def test_a_number_of_replicas_among_the_args_replaces_them(config: dict[str, Any]) -> None:
+    before = schema(config)
+    config["applications"][0]["args"]["draft"] |= {"deployment_config": {"num_replicas": 2}}
+
+    assert changes_in_place(before, schema(config)) == ()
+    assert changes_beyond(before, schema(config)) != ()
+
+
 def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:
     before = schema(config)
     config["http_options"]["port"] = 9000
@@ -175,7 +222,7 @@ def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:
     assert changes_beyond(before, schema(config)) == (
         "http_options.port",
         "applications.specray.args.speculation.max_depth",
-        "applications.specray.deployments.router",
+        "applications.specray.deployments.router.num_replicas",
     )
 
 

@@ -12,6 +12,7 @@ from specray.cli.bench.pieces import choose, run_pieces
 from specray.cli.bench.report import collect_meta
 from specray.cli.bench.results import Results
 from specray.cli.output import say
+from specray.cli.plot import require_matplotlib
 from specray.errors import InvalidConfigError
 
 
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidConfigError("--url: comparisons start their systems themselves; leave it out")
     if args.peers and args.plots is not None:
         raise InvalidConfigError("--plots: there are figures of --network only; leave it out")
+    if args.plots is not None:
+        require_matplotlib("--plots")
     return _compare_peers(args) if args.peers else _compare_networks(args)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from specray.cli.bench.network import OFF
 from specray.cli.bench.plan import Cell
 from specray.cli.bench.results import SEARCH_ROUND, Condition, Results, Setting
-from specray.errors import InvalidConfigError
 
 OURS = ("plain", "copies", "ahead-alone", "ahead")
 COLOCATED = ("vllm-draft", "vllm-ngram")
@@ -91,16 +90,7 @@ def format_markdown(results: Results) -> str:
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """One figure for each slowness of the draft, as SVG and PNG.
-
-    Raises:
-        InvalidConfigError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise InvalidConfigError("--plots needs matplotlib: pip install 'specray[plots]'") from None
-    mpl.use("agg")
+    """One figure for each slowness of the draft, as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for share in sorted({share for _, share, _ in _conditions(results)}):

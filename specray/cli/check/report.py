@@ -20,9 +20,10 @@ def text(path: Path, report: FileReport) -> str:
 def change_lines(served: Path, changes: Changes) -> Iterator[str]:
     """What would change if the file took the place of the one that is served."""
     yield f"against {served}:"
-    if not (changes.live or changes.beyond):
+    if not any(changes):
         yield "  nothing changes"
     yield from (f"  live, within seconds: {place}" for place in changes.live)
+    yield from (f"  in place, replicas stay: {place}" for place in changes.in_place)
     yield from (f"  by replacing replicas: {place}" for place in changes.beyond)
 
 

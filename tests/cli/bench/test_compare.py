@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(SystemExit, match=str(USER_ERROR)):
         raise SystemExit(main(["bench", *words]))
     assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_figures_are_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert main(["bench", "--network", "--plots", "x", "--minutes", "0"]) == USER_ERROR
+    assert "--plots: matplotlib is not installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["--peers", "--network"])

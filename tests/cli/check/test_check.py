@@ -42,7 +42,8 @@ def test_what_a_changed_file_would_do_is_told(
     changed = yaml.safe_load(LOCAL.read_text())
     changed["applications"][0]["args"]["speculation"]["max_depth"] = 4
     changed["applications"][0]["deployments"] = [
-        {"name": "controller", "user_config": {"is_enabled": False}}
+        {"name": "controller", "user_config": {"is_enabled": False}},
+        {"name": "draft", "num_replicas": 2},
     ]
     file.write_text(yaml.safe_dump(changed))
 
@@ -50,9 +51,15 @@ def test_what_a_changed_file_would_do_is_told(
     told = capsys.readouterr().out
     assert f"against {LOCAL}:" in told
     assert "live, within seconds: applications.specray.deployments.controller.user_config" in told
+    assert "in place, replicas stay: applications.specray.deployments.draft.num_replicas" in told
     assert "by replacing replicas: applications.specray.args.speculation.max_depth" in told
+    assert told.count("num_replicas") == 1
 
     assert main(["check", str(LOCAL), "--from", str(LOCAL), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["changes"] == {"live": [], "beyond": []}
+    assert json.loads(capsys.readouterr().out)["changes"] == {
+        "live": [],
+        "in_place": [],
+        "beyond": [],
+    }
     assert main(["check", str(LOCAL), "--from", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml" in capsys.readouterr().err

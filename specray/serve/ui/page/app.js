@@ -89,17 +89,21 @@ function fillModels(models) {
 
 function showTopology(status) {
   cards("drafts", status.drafts, (draft) => [
-    draft.address, `${draft.num_sessions} sessions of this router`, draft.is_connected]);
+    draft.address, `${counted(draft.num_sessions, "session")} of this router`, draft.is_connected]);
   cards("routers", status.routers.map((name) => ({ address: name })), ({ address }) => [
     address, address === status.router ? "answers this page" : "another replica", true]);
   cards("targets", status.targets, ({ address, counters, is_connected }) => [
     address,
-    counters ? `${counters.num_open_sessions} requests, ${counters.num_routers} routers` : "does not answer",
+    counters ? `${counted(counters.num_open_sessions, "request")}, ${counted(counters.num_routers, "router")}` : "does not answer",
     is_connected && counters !== null]);
   const lost = Object.entries(status.fallbacks).filter(([, count]) => count)
     .map(([reason, count]) => `${reason.replaceAll("_", " ")} ${count}`);
   $("losses").textContent = lost.length ? `Sessions that lost their draft: ${lost.join(", ")}.` : "";
   drawStreams(status.router);
+}
+
+function counted(number, thing) {
+  return `${number} ${thing}${number === 1 ? "" : "s"}`;
 }
 
 function cards(id, replicas, describe) {
