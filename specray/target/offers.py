@@ -34,6 +34,16 @@ class Offers:
             return offer._replace(confidences=proposal.confidences)
         return offer._replace(confidences=q.largest())
 
+    def of_verified(self, session: Session, num_tokens: int, source: Source) -> Offer:
+        """What the latest step verified for the session."""
+        return Offer(
+            session.acceptances[source],
+            source,
+            num_tokens,
+            session.sampling.temperature,
+            session.confidences[:num_tokens],
+        )
+
     def cap(self, session: Session) -> int:
         """Most draft tokens that the session may verify now."""
         policy = self._streams.policy
@@ -52,7 +62,11 @@ class Offers:
 
     def cut(self, session: Session, proposal: Proposal, depth: int) -> Proposal:
         """The proposal's first tokens; without distributions if they may not be used."""
-        q = proposal.distributions if self.is_trusted(session) else None
+        q = proposal.distributions
+        if q is None and depth == len(proposal.token_ids):
+            return proposal  # as most are: a copy takes longer than all else here
+        if not self.is_trusted(session):
+            q = None
         return replace(
             proposal,
             token_ids=proposal.token_ids[:depth],

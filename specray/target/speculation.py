@@ -236,9 +236,7 @@ class Speculation:
         """Note what a verification accepted, before the session grows by it."""
         session = self._sessions.get(session_id)
         if session is not None:
-            offer = self._offers.of_tokens(session, num_proposed, source)._replace(
-                max_depth=num_proposed, confidences=session.confidences[:num_proposed]
-            )
+            offer = self._offers.of_verified(session, num_proposed, source)
             self._planner.observe_verification(offer, num_accepted)
             if num_accepted > 0:
                 session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
