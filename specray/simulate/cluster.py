@@ -62,7 +62,7 @@ def simulate(
         seed: of everything that the requests do not bring along.
     """
     env = simpy.Environment()
-    network = Network(env, settings.network, np.random.default_rng([seed, 4]))
+    network = Network(env, settings.network)
     numbered = {request.number: request for request in requests}
     targets = [
         Target(env, f"target-{n}", settings.target, network) for n in range(settings.num_targets)

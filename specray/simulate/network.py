@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
 import simpy
 
 from specray.router.sessions import SessionTable
@@ -22,22 +21,17 @@ class NetworkSettings:
     """One way between a target and a draft, through the router."""
 
     delay_s: float = 0.0002
-    jitter_s: float = 0.0  # mean of an exponential delay on top
 
 
 class Network:
-    """One router with streams to all targets and drafts; frames between two keep their order."""
+    """One router with streams to all targets and drafts; frames keep their order."""
 
-    def __init__(
-        self, env: simpy.Environment, settings: NetworkSettings, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, env: simpy.Environment, settings: NetworkSettings) -> None:
         self._env = env
         self._settings = settings
-        self._rng = rng
         self._table = SessionTable(clock=lambda: float(env.now))
         self._targets: dict[str, TakeProposals] = {}
         self._drafts: dict[str, TakeSessions] = {}
-        self._latest: dict[tuple[str, str], float] = {}  # way -> arrival of its latest frame
 
     def add_draft(self, name: str, take: TakeSessions) -> None:
         """Connect a draft; it is handed sessions from now on."""
@@ -48,7 +42,7 @@ class Network:
         """Disconnect a draft; targets open its sessions elsewhere."""
         del self._drafts[name]
         for target, frame in self._table.remove_draft(name, "draft_died").items():
-            self._deliver((name, target), self._targets[target], frame)
+            self._deliver(self._targets[target], frame)
 
     def add_target(self, name: str, take: TakeProposals) -> None:
         """Connect a target."""
@@ -57,23 +51,20 @@ class Network:
     def send_to_drafts(self, target: str, frame: SessionFrame) -> None:
         """A frame leaves a target."""
         for draft, part in self._table.from_target(target, frame).items():
-            self._deliver((target, draft), self._drafts[draft], part)
+            self._deliver(self._drafts[draft], part)
 
     def send_to_targets(self, draft: str, frame: ProposalFrame) -> None:
         """A frame leaves a draft."""
         for target, part in self._table.from_draft(draft, frame).items():
-            self._deliver((draft, target), self._targets[target], part)
+            self._deliver(self._targets[target], part)
 
     @property
     def round_trip_s(self) -> float:
-        """From a target to a draft and back, on average."""
-        return 2 * (self._settings.delay_s + self._settings.jitter_s)
+        """From a target to a draft and back."""
+        return 2 * self._settings.delay_s
 
-    def _deliver(self, way: tuple[str, str], take: Callable[[_Frame], None], frame: _Frame) -> None:
-        jitter_s = self._rng.exponential(self._settings.jitter_s) if self._settings.jitter_s else 0
-        arrives = max(self._env.now + self._settings.delay_s + jitter_s, self._latest.get(way, 0.0))
-        self._latest[way] = arrives
-        arrival = self._env.timeout(arrives - self._env.now)
+    def _deliver(self, take: Callable[[_Frame], None], frame: _Frame) -> None:
+        arrival = self._env.timeout(self._settings.delay_s)
         arrival.callbacks.append(lambda _: take(frame))
 
 
