@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import torch
 import vllm.v1.sample.rejection_sampler as rejection_sampler
+import vllm.v1.sample.sampler as sampler
 import vllm.v1.worker.gpu_model_runner as gpu_model_runner
 from vllm.config import SpeculativeConfig, VllmConfig
 from vllm.platforms import current_platform
@@ -32,6 +33,7 @@ def apply_to_worker() -> None:
     """In every worker, before its model runner is built."""
     if current_platform.is_cpu():
         rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
+        sampler.batched_count_greater_than = batched_count_greater_than
     gpu_model_runner.build_logitsprocs = build_logitsprocs
     ThinkingBudgetStateHolder.apply_to_logits = _force_in_rows_of_the_step
 
@@ -88,6 +90,18 @@ def expand_batch_to_tokens(
     replaced = torch.where(x == replace_from, replace_to, x)
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     return replaced.repeat_interleave(counts.long(), output_size=num_tokens)
+
+
+def batched_count_greater_than(
+    x: torch.Tensor,  # [rows, vocab]
+    values: torch.Tensor,  # [rows, 1]
+) -> torch.Tensor:  # [rows] int64
+    """Rank each row's value: how many of the row are at least as large.
+
+    vLLM 0.29.0 compiles this at the first request that asks for logprobs. On the CPU all others
+    wait for that, some seconds, and without a C++ compiler it ends the engine.
+    """
+    return (x >= values).sum(-1)
 
 
 def build_logitsprocs(

@@ -21,6 +21,8 @@ from vllm.v1.sample.logits_processor import (
     BatchUpdate,
     MinPLogitsProcessor,
 )
+from vllm.v1.sample.ops import logprobs
+from vllm.v1.sample.sampler import Sampler
 from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -62,6 +64,32 @@ def test_upstream_still_loses_expanded_values() -> None:
     output = torch.full((6,), -1.0)  # there it is uninitialised
     cpu_triton_utils.expand_kernel[(4,)](output, TEMPERATURES, CUMULATIVE, 0, 1)
     assert output.tolist() != expected, NO_LONGER_NEEDED
+
+
+# Ranks of logprobs.
+
+LOGPROBS = torch.log_softmax(torch.tensor([[3.0, 1.0, 2.0, 2.0], [0.0, 5.0, 1.0, 2.0]]), -1)
+
+
+@needs_cpu
+def test_ranks_are_counted_without_a_compiler() -> None:
+    workarounds.apply_to_worker()
+
+    with torch.compiler.set_stance("fail_on_recompile"):
+        ranked = Sampler.gather_logprobs(LOGPROBS, 2, torch.tensor([2, 1]))
+    assert ranked.selected_token_ranks.tolist() == [3, 1]  # behind those as large
+
+
+@needs_cpu
+def test_upstream_still_compiles_for_ranks() -> None:
+    torch.compiler.reset()
+    is_compiled = False
+    with torch.compiler.set_stance("fail_on_recompile"):
+        try:
+            logprobs.batched_count_greater_than(LOGPROBS, LOGPROBS[:, :1])
+        except RuntimeError as error:
+            is_compiled = "recompile" in str(error)
+    assert is_compiled, NO_LONGER_NEEDED
 
 
 @needs_cpu
