@@ -16,9 +16,10 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 from specray.cli.output import complain, say
 from specray.errors import InvalidConfigError
 from specray.serve import direct
+from specray.serve.changes import compare
 from specray.serve.check import explain
 from specray.serve.config_file import BUILDER, read_file
-from specray.serve.live import changes_beyond, check_deployments
+from specray.serve.live import check_deployments
 from specray.serve.local import LocalCluster, check_haproxy
 from specray.serve.pools import Pool
 from specray.serve.ports import check_port
@@ -151,16 +152,17 @@ def watch(
 
 
 def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDeploySchema:
-    """The file as it is now, if nothing has changed that would replace replicas.
+    """The file as it is now, if nothing has changed but live settings.
 
     Raises:
         InvalidConfigError: it is faulty, or changes more than live settings.
     """
     _applications(config)
-    if changes := changes_beyond(running, config):
+    changes = compare(running, config)
+    if others := changes.in_place + changes.beyond:
         raise InvalidConfigError(
-            f"{', '.join(changes)} changed, which would stop the service; only user_config "
-            "changes while it runs: restart to apply the rest"
+            f"{', '.join(others)} changed; only user_config changes while it runs: restart to "
+            "apply the rest"
         )
     return config
 

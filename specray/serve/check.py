@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
@@ -12,13 +12,7 @@ from specray.errors import InvalidConfigError
 from specray.models import ModelShape, check_name, check_same_tokenizer, find_local, read_size
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import BUILDER, read_file
-from specray.serve.live import (
-    changes_beyond,
-    changes_in_place,
-    check_deployments,
-    live_changes,
-    live_settings,
-)
+from specray.serve.live import check_deployments, live_settings
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool
 from specray.serve.settings import (
@@ -82,26 +76,6 @@ def check_file(path: Path) -> FileReport:
         raise InvalidConfigError("\n".join(faults))
     others = tuple(app.name for app in config.applications if app.import_path != BUILDER)
     return FileReport(tuple(applications), others)
-
-
-class Changes(NamedTuple):
-    """The fields in which a file differs from one that is served."""
-
-    live: tuple[str, ...]  # Serve hands these to the running replicas
-    in_place: tuple[str, ...]  # it heeds these without replacing replicas
-    beyond: tuple[str, ...]  # for these it replaces replicas; those of HTTP want a new Serve
-
-
-def compare_files(served: Path, path: Path) -> Changes:
-    """What would change if a file took the place of the one that is served.
-
-    Raises:
-        InvalidConfigError: one of them is no Serve config.
-    """
-    before, after = read_file(served), read_file(path)
-    in_place = changes_in_place(before, after)
-    beyond = tuple(place for place in changes_beyond(before, after) if place not in in_place)
-    return Changes(live_changes(before, after), in_place, beyond)
 
 
 def _lines(error: InvalidConfigError) -> list[str]:

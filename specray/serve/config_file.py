@@ -16,6 +16,7 @@ BUILDER = "specray:build_app"
 """The `import_path` of our applications."""
 
 _PORTS = 65536
+_MERGE = "tag:yaml.org,2002:merge"  # `<<`, which may come twice
 
 
 class _Loader(yaml.SafeLoader):
@@ -23,16 +24,23 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        seen: dict[tuple[str, str], yaml.Mark] = {}
         for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:str":  # `<<` may come twice
-                continue
-            if key.value in seen:
-                raise yaml.composer.ComposerError(
-                    None, None, f"{key.value} is set twice", key.start_mark
-                )
-            seen.add(key.value)
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                first = seen.setdefault((key.tag, key.value), key.start_mark)
+                if first is not key.start_mark:
+                    raise yaml.composer.ComposerError(
+                        f"{key.value} is set here",
+                        first,
+                        "and again here; leave one out",
+                        key.start_mark,
+                    )
         return node
+
+
+def load(text: str) -> Any:
+    """What YAML says, but for equal keys, which are refused; raises `yaml.YAMLError`."""
+    return yaml.load(text, _Loader)
 
 
 def read_file(path: Path) -> ServeDeploySchema:
@@ -42,7 +50,7 @@ def read_file(path: Path) -> ServeDeploySchema:
         InvalidConfigError: naming the file and the field.
     """
     try:
-        raw = yaml.load(path.read_text(), _Loader)  # a safe one
+        raw = load(path.read_text())
         if not isinstance(raw, dict):
             raise InvalidConfigError(f"{path}: holds no settings; deployments/local.yaml is one")
         config = ServeDeploySchema.model_validate(raw)

@@ -1,10 +1,9 @@
-"""What of a config file may change while it is served, and at what price."""
+"""What of a config file may change while it is served: the deployments' `user_config`."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
+from ray.serve.schema import ServeApplicationSchema
 
 from specray.config import DraftConfig, LiveDraftConfig, LivePolicyConfig
 from specray.errors import InvalidConfigError
@@ -12,14 +11,6 @@ from specray.serve.app import target_name
 from specray.serve.pools import Pool, read_pools
 from specray.serve.settings import AppArgs
 
-_IN_PLACE = frozenset(
-    (
-        *("num_replicas", "autoscaling_config", "max_ongoing_requests", "max_queued_requests"),
-        *("graceful_shutdown_wait_loop_s", "graceful_shutdown_timeout_s", "backpressure_config"),
-        *("health_check_period_s", "health_check_timeout_s", "logging_config"),
-        *("rolling_update_percentage", "max_surge_percent"),
-    )
-)
 _MODELS: dict[str, type[BaseModel]] = {"controller": LivePolicyConfig, "draft": LiveDraftConfig}
 
 
@@ -107,96 +98,9 @@ def live_settings(app: ServeApplicationSchema, name: str) -> dict[str, Any]:
     return (given[-1] if given else None) or {}  # the last is the one that Serve applies
 
 
-def changes_beyond(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
-    """The fields, but for live settings, in which two files differ."""
-    return tuple(_differences(_without_live(before), _without_live(after), ""))
-
-
-def changes_in_place(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
-    """Those of `changes_beyond` for which Serve keeps all replicas that stay.
-
-    They are options of entries under `deployments`. Whatever differs under `args`, the number of
-    replicas too, makes another version of the application, all of which is replaced
-    (`ray.serve._private`: `get_app_code_version`, `DeploymentVersion.requires_actor_restart`).
-    """
-    return tuple(_differences(_kept_in_place(before), _kept_in_place(after), "applications"))
-
-
-def live_changes(before: ServeDeploySchema, after: ServeDeploySchema) -> tuple[str, ...]:
-    """The live settings in which two files differ."""
-    return tuple(_differences(_live(before), _live(after), "applications"))
-
-
 def _faults(model: type[BaseModel], settings: dict[str, Any]) -> list[Any]:
     try:
         model.model_validate(settings)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []
-
-
-def _live(config: ServeDeploySchema) -> dict[str, Any]:
-    """The `user_config` of each deployment of each application."""
-    return {
-        app.name: {
-            f"deployments.{entry.name}.user_config": settings
-            for entry in app.deployments
-            if (settings := live_settings(app, entry.name))
-        }
-        for app in config.applications
-    }
-
-
-def _kept_in_place(config: ServeDeploySchema) -> dict[str, Any]:
-    """The options of each application's deployments that Serve heeds in place."""
-    return {
-        app["name"]: {
-            place: value
-            for place, value in _options(app).items()
-            if place.rsplit(".", 1)[1] in _IN_PLACE
-        }
-        for app in _dumped(config)["applications"]
-    }
-
-
-def _without_live(config: ServeDeploySchema) -> dict[str, Any]:
-    """The file as a dict, its applications and their deployments by name."""
-    dumped = _dumped(config)
-    applications = {
-        app["name"]: {key: value for key, value in app.items() if key != "deployments"}
-        | _options(app)
-        for app in dumped.pop("applications")
-    }
-    return dumped | {"applications": applications}
-
-
-def _options(app: dict[str, Any]) -> dict[str, Any]:
-    """What a file's application sets of its deployments, but for live settings, by place."""
-    options = {}
-    for entry in app.get("deployments", ()):
-        place = f"deployments.{entry['name']}"
-        for name, value in entry.items():
-            if name == "autoscaling_config" and isinstance(value, dict) and "policy" in value:
-                # Apart, as Serve takes another policy for another version of the application.
-                options[f"{place}.{name}.policy"] = value["policy"]
-                value = {key: setting for key, setting in value.items() if key != "policy"}
-            if name not in ("name", "user_config"):
-                options[f"{place}.{name}"] = value
-    return options
-
-
-def _dumped(config: ServeDeploySchema) -> dict[str, Any]:
-    """What the file says, and the names of applications to which it gives none."""
-    dumped = config.model_dump(exclude_unset=True)
-    for app, named in zip(dumped["applications"], config.applications, strict=True):
-        app["name"] = named.name
-    return dumped
-
-
-def _differences(before: Any, after: Any, place: str) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys((*before, *after)):
-            inner = f"{place}.{key}" if place else str(key)
-            yield from _differences(before.get(key), after.get(key), inner)
-    elif before != after:
-        yield place

@@ -1,5 +1,6 @@
 """The target's unary messages, policy and statistics, to bytes and back."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
@@ -82,7 +83,7 @@ def _fill(message: Message, stats: Any, but: tuple[str, ...] = ()) -> None:
         value, there = getattr(stats, field.name), getattr(message, field.name)
         if is_dataclass(value):
             _fill(there, value)
-        elif isinstance(value, dict):
+        elif isinstance(value, Mapping):
             there.update(value)
         elif isinstance(value, (list, tuple)):
             there.extend(value)

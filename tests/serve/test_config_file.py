@@ -99,11 +99,22 @@ def test_all_of_them_are_named(tmp_path: Path, config: dict[str, Any]) -> None:
         read_file(written(tmp_path, config))
 
 
-def test_a_key_that_is_there_twice_is_named_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "second"), [("port", "port"), ("port", '"port"'), ("1", "1")])
+def test_a_key_that_is_there_twice_is_named_with_its_lines(
+    tmp_path: Path, first: str, second: str
+) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("http_options:\n  port: 1\n  host: a\n  port: 2\napplications: []\n")
+    file.write_text(f"http_options:\n  {first}: 1\n  host: a\n  {second}: 2\napplications: []\n")
 
-    with pytest.raises(InvalidConfigError, match=r"(?s)port is set twice.*line 4"):
+    with pytest.raises(InvalidConfigError, match=rf"(?s){first} is set here.*line 2.*line 4"):
+        read_file(file)
+
+
+def test_a_key_that_is_no_scalar_is_refused_too(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("? [a]\n: 1\napplications: []\n")
+
+    with pytest.raises(InvalidConfigError, match="unhashable"):
         read_file(file)
 
 

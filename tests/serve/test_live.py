@@ -9,18 +9,15 @@ from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, SimulationConfig
 from specray.errors import InvalidConfigError
 from specray.serve.app import target_name
+from specray.serve.changes import compare
 from specray.serve.live import (
-    changes_beyond,
-    changes_in_place,
     check_deployments,
     check_pools_by_hand,
     check_user_configs,
-    live_changes,
     live_settings,
 )
 from specray.serve.settings import validate
 
-POLICY = "specray.serve.scaling:scale_pools"
 LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
 
 
@@ -77,7 +74,7 @@ def test_a_deployment_may_be_named_without_live_settings(config: dict[str, Any])
 
     assert live_settings(app, "controller") == live_settings(app, "router") == {}
     config["applications"][0].pop("deployments")
-    assert live_changes(without, schema(config)) == ()
+    assert compare(without, schema(config)).live == ()
 
 
 @pytest.mark.parametrize("name", ["router", "target:smollm2-135m-instruct"])
@@ -103,7 +100,7 @@ def test_an_empty_user_config_is_none(config: dict[str, Any]) -> None:
     check_deployments(app, validate(app.args))
 
     assert live_settings(app, "controller") == {}
-    assert changes_beyond(before, after) == ()
+    assert compare(before, after).beyond == ()
 
 
 def test_of_two_entries_the_last_is_checked(config: dict[str, Any]) -> None:
@@ -147,83 +144,6 @@ def test_a_simulation_is_live_only_where_it_was_there_at_the_start(config: dict[
     check_user_configs(app, draft("model", simulation=SimulationConfig()))
     with pytest.raises(InvalidConfigError, match=r"needs `draft\.simulation`"):
         check_user_configs(app, draft("model"))
-
-
-def test_live_settings_may_change(config: dict[str, Any]) -> None:
-    before = schema(config)
-    after = with_settings(config, "controller", {"is_enabled": False, "max_depth": 2})
-    assert changes_beyond(before, before) == ()
-    assert changes_beyond(before, after) == ()
-    config["applications"][0].pop("deployments")
-    assert changes_beyond(after, schema(config)) == ()
-
-
-def test_changes_of_live_settings_are_named(config: dict[str, Any]) -> None:
-    before = with_settings(config, "controller", {"is_enabled": True, "max_depth": 2})
-    after = with_settings(config, "controller", {"is_enabled": False, "max_depth": 2})
-    assert live_changes(before, before) == ()
-    place = "applications.specray.deployments.controller.user_config"
-    assert live_changes(before, after) == (f"{place}.is_enabled",)
-    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
-    config["applications"][0].pop("deployments")
-    assert live_changes(before, schema(config)) == (place,)
-
-
-@pytest.mark.parametrize(
-    ("options", "in_place", "replacing"),
-    [
-        ({"num_replicas": 2}, ["num_replicas"], []),
-        ({"autoscaling_config": {"max_replicas": 3}}, ["autoscaling_config"], []),
-        (
-            {"autoscaling_config": {"max_replicas": 3, "policy": {"policy_function": POLICY}}},
-            ["autoscaling_config"],
-            ["autoscaling_config.policy"],
-        ),
-        ({"ray_actor_options": {"num_gpus": 1}}, [], ["ray_actor_options"]),
-        ({"user_config": {"max_depth": 2}}, [], []),
-    ],
-)
-def test_serve_keeps_the_replicas_for_some_options(
-    config: dict[str, Any], options: dict[str, Any], in_place: list[str], replacing: list[str]
-) -> None:
-    before = schema(config)
-    config["applications"][0]["deployments"] = [{"name": "draft", **options}]
-    after = schema(config)
-
-    places = [f"applications.specray.deployments.draft.{name}" for name in in_place]
-    others = [f"applications.specray.deployments.draft.{name}" for name in replacing]
-    assert changes_in_place(before, after) == changes_in_place(after, before) == tuple(places)
-    assert sorted(changes_beyond(before, after)) == sorted(places + others)
-    assert changes_in_place(after, after) == ()
-
-
-def test_an_application_without_a_name_is_compared_too(config: dict[str, Any]) -> None:
-    del config["applications"][0]["name"]
-    before = schema(config)
-    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
-
-    place = "applications.default.args.speculation.max_depth"
-    assert changes_beyond(before, schema(config)) == (place,)
-
-
-def test_a_number_of_replicas_among_the_args_replaces_them(config: dict[str, Any]) -> None:
-    before = schema(config)
-    config["applications"][0]["args"]["draft"] |= {"deployment_config": {"num_replicas": 2}}
-
-    assert changes_in_place(before, schema(config)) == ()
-    assert changes_beyond(before, schema(config)) != ()
-
-
-def test_whatever_else_changes_is_named(config: dict[str, Any]) -> None:
-    before = schema(config)
-    config["http_options"]["port"] = 9000
-    config["applications"][0]["args"]["speculation"]["max_depth"] = 3
-    config["applications"][0]["deployments"].append({"name": "router", "num_replicas": 2})
-    assert changes_beyond(before, schema(config)) == (
-        "http_options.port",
-        "applications.specray.args.speculation.max_depth",
-        "applications.specray.deployments.router.num_replicas",
-    )
 
 
 @pytest.mark.parametrize("pool", ["draft", "target:smollm2-135m-instruct"])

@@ -73,6 +73,7 @@ LOGPROBS = torch.log_softmax(torch.tensor([[3.0, 1.0, 2.0, 2.0], [0.0, 5.0, 1.0,
 
 @needs_cpu
 def test_ranks_are_counted_without_a_compiler() -> None:
+    torch.compiler.reset()
     workarounds.apply_to_worker()
 
     with torch.compiler.set_stance("fail_on_recompile"):

@@ -15,6 +15,7 @@ import yaml
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.errors import InvalidConfigError
 from specray.models import resolve
+from specray.serve.config_file import load
 from specray.serve.ports import free_port
 
 _HOST = "127.0.0.1"
@@ -30,7 +31,7 @@ class Deployment:
             InvalidConfigError: it is not there, or has no application with a target.
         """
         try:
-            self._content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+            self._content: dict[str, Any] = load(path.read_text("utf-8"))
             self._args["target"]["model_loading_config"]["model_id"]
         except (OSError, yaml.YAMLError, LookupError, TypeError) as error:
             raise InvalidConfigError(

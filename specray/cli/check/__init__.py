@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="served",
         type=Path,
         metavar="FILE",
-        help="what is served now: say what would change live, and what would replace replicas",
+        help="what is served now: say what would change live, in place, or by replacing replicas",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """
     with redirect_stdout(sys.stderr):  # vLLM logs to stdout from its import on
         from specray.cli.check.report import change_lines, text
-        from specray.serve.check import check_file, compare_files
+        from specray.serve.changes import compare_files
+        from specray.serve.check import check_file
 
         report = check_file(args.config)
         changes = compare_files(args.served, args.config) if args.served else None

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specray.models import ModelSize
-from specray.serve.check import Application, Changes, FileReport
+from specray.serve.changes import Changes
+from specray.serve.check import Application, FileReport
 from specray.serve.gpus import smallest_with
 from specray.serve.memory import DraftMemory, TargetMemory
 from specray.serve.pools import Pool

@@ -13,6 +13,7 @@ import yaml
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.cli.bench.sweep.plan import DEFAULT_NUM_SEQS, MAX_DEPTH, OURS, live_settings
 from specray.errors import InvalidConfigError, StartupError
+from specray.serve.config_file import load
 
 _BUILDER = "specray:build_app"
 _RELOADED = "reloaded"
@@ -74,7 +75,7 @@ def run_live_service(config: str) -> Iterator[LiveService]:
 
 def _read(config: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
+        content = load(Path(config).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidConfigError(f"--config: {config}: {error}") from None
     if not isinstance(content, dict) or not _ours(content):
