@@ -97,7 +97,8 @@ class SpeculationConfig(Settings):
     data_path: DataPath = Field(
         "relay",
         description="How commits and proposals travel: `relay` through the router, or `direct` on "
-        "streams from target to draft, where the router only says which drafts there are.",
+        "streams from target to draft, where the router only says which drafts there are. Then the "
+        "page at `/ui` does not show which tokens of an answer were accepted.",
     )
     listen_host: str = Field(
         "auto",

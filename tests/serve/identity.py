@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import httpx
 
+from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service
 
 MAX_TOKENS = 64
@@ -41,6 +42,17 @@ def answers(
 ) -> list[Answer]:
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda prompt: answer(service, prompt, depth), prompts))
+
+
+class PlainAnswers:
+    """Each prompt's answer at depth 0; asked for once, as the target is always the same."""
+
+    def __init__(self) -> None:
+        self._known: list[Answer] = []
+
+    def __call__(self, service: Service) -> list[Answer]:
+        self._known = self._known or answers(service, PROMPTS, depth=0, at_once=8)
+        return self._known
 
 
 def assert_same(service: Service, expected: Sequence[Answer], got: Sequence[Answer]) -> None:

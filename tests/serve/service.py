@@ -84,11 +84,13 @@ class Service:
         title = f"ServeReplica:specray:{deployment}"
         return [p for p in self.processes() if any(title in part for part in p.cmdline())]
 
-    def stop(self, with_signal: int = signal.SIGTERM) -> list[psutil.Process]:
+    def stop(
+        self, with_signal: int = signal.SIGTERM, timeout_s: float = STOP_TIMEOUT_S
+    ) -> list[psutil.Process]:
         """End it as a user would; returns the processes that are left."""
         processes = self.processes() if self.process.poll() is None else []
         self.process.send_signal(with_signal)
-        self.process.wait(STOP_TIMEOUT_S)
+        self.process.wait(timeout_s)
         left = psutil.wait_procs(processes, timeout=5.0)[1]
         if not left:  # else they hold the pipe open
             self._reader.join(STOP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The whole service by direct streaming: the same answers, whichever way they come."""
+"""The whole service by direct streaming, with a model: the same answers, whichever way they come."""
 
 import json
 import time
@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.serve.identity import answers, assert_same
+from tests.serve.identity import PlainAnswers, answers, assert_same
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, local_config, running
 from tests.serve.test_service import (
@@ -27,7 +27,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    config = local_config(deployment_config={"num_replicas": 2, "ray_actor_options": {}})
+    config = local_config(
+        method="model",
+        model={"model": "bundled:smollm2-135m-instruct-draft"},
+        deployment_config={"num_replicas": 1, "ray_actor_options": {}},
+    )
+    # However slow the machine, the model's proposals shall be seen.
+    settings = {
+        "max_wait_ms": 200,
+        "stop_gap": False,
+        "depth_policy": {"name": "fixed", "depth": 3},
+    }
+    config["applications"][0]["args"]["speculation"] |= settings
     folder = tmp_path_factory.mktemp("direct")
     config["logging_config"] = {"encoding": "JSON"}
     config["applications"][0]["args"]["observability"] = {
@@ -43,14 +54,16 @@ def root(service: Service) -> str:
     return service.url.removesuffix("/v1")
 
 
-def test_greedy_tokens_are_the_targets_own(service: Service) -> None:
+def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: PlainAnswers) -> None:
+    plain = plain_answers(service)
     proposed, accepted = proposed_tokens(service), accepted_tokens(service)
-    plain = answers(service, PROMPTS, depth=0, at_once=8)
 
+    # Every prompt meets it; those that are asked for alone, as it takes longer, are fewer.
+    assert_same(service, plain[::3], answers(service, PROMPTS[::3]))
     assert_same(service, plain, answers(service, PROMPTS, at_once=8))
 
     wait_until(lambda: proposed_tokens(service) > proposed, 20.0)
-    wait_until(lambda: accepted_tokens(service) > accepted + 50, 10.0)
+    wait_until(lambda: accepted_tokens(service) > accepted, 10.0)
 
 
 def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> None:

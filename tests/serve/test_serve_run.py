@@ -43,8 +43,8 @@ def test_a_faulty_file_is_named_with_its_fault(tmp_path: Path, ray_folder: str) 
         service.wait_for_line(r"speculation\.max_depth: .*greater than or equal to 0", 180.0)
     finally:
         try:
-            left = service.stop(signal.SIGINT)
-        except subprocess.TimeoutExpired:  # how `serve run` ends is Ray's
+            left = service.stop(signal.SIGINT, 10.0)
+        except subprocess.TimeoutExpired:  # how `serve run` ends, and when, is Ray's
             left = service.processes()
         for survivor in left:
             survivor.kill()

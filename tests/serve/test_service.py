@@ -23,7 +23,7 @@ from specray.serve.ports import free_port
 from tests.docs.fences import WITH_SERVICE, Fence, commands
 from tests.prometheus import RARE, Query, dashboard_queries, prometheus, rule_queries
 from tests.serve.chromium import browser
-from tests.serve.identity import Answer, answer, answers, assert_same
+from tests.serve.identity import PlainAnswers, answer, answers, assert_same
 from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, launch, local_config, running
@@ -43,18 +43,13 @@ DRAFTS: dict[str, dict[str, Any]] = {
             }
         },
     },
-    "model": {
-        "method": "model",
-        "model": {"model": "bundled:smollm2-135m-instruct-draft"},
-        "deployment_config": {"num_replicas": 1},
-    },
     "saboteur": {
         "method": "custom",
         "custom": {"import_path": "tests.saboteur:Saboteur"},
         "deployment_config": {"num_replicas": 1},
     },
 }
-"""The drafts that must not change a token."""
+"""The drafts that must not change a token; a model is that of `test_direct_streaming`."""
 
 DEFAULT = "ngram"  # that of deployments/local.yaml
 
@@ -66,9 +61,8 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[S
     draft = DRAFTS[request.param]
     draft["deployment_config"] |= {"ray_actor_options": {}, "health_check_period_s": 2}
     config = local_config(**draft)
-    if request.param == "model":  # however slow the machine, its proposals shall be seen
-        settings = {"max_wait_ms": 200, "data_path": "direct", "stop_gap": False}
-        config["applications"][0]["args"]["speculation"] |= settings
+    if request.param == "saboteur":
+        config["applications"][0]["args"]["speculation"]["data_path"] = "direct"
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == DEFAULT:
         policy = {"policy_function": "specray.serve.scaling:scale_pools"}
@@ -81,22 +75,6 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[S
     with running(config, folder) as started:
         started.draft = request.param  # type: ignore[attr-defined]
         yield started
-
-
-class PlainAnswers:
-    """Each prompt's answer at depth 0; asked for once, as the target is always the same."""
-
-    def __init__(self) -> None:
-        self._known: list[Answer] = []
-
-    def __call__(self, service: Service) -> list[Answer]:
-        self._known = self._known or answers(service, PROMPTS, depth=0, at_once=8)
-        return self._known
-
-
-@pytest.fixture(scope="session")
-def plain_answers() -> PlainAnswers:
-    return PlainAnswers()
 
 
 def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: PlainAnswers) -> None:
