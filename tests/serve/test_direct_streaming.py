@@ -1,4 +1,4 @@
-"""The whole service by direct streaming, with a model: the same answers, whichever way they come."""
+"""The whole service by direct streaming, with a model: the same answers, whichever way."""
 
 import json
 import time
