@@ -1,16 +1,14 @@
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ray.serve._private.deploy_utils import get_app_code_version
 from ray.serve.schema import ServeDeploySchema
 
 from specray.errors import InvalidConfigError
 from specray.serve.changes import Changes, compare, compare_files
+from tests.serve.files import LOCAL, local, schema
 
-LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
 APP = "applications.specray"
 POLICY = {"policy_function": "specray.serve.scaling:scale_pools"}
 NOTHING = Changes((), (), ())
@@ -18,12 +16,7 @@ NOTHING = Changes((), (), ())
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load(LOCAL.read_text())
-    return config
-
-
-def schema(config: dict[str, Any]) -> ServeDeploySchema:
-    return ServeDeploySchema.model_validate(copy.deepcopy(config))
+    return local()
 
 
 def with_entry(config: dict[str, Any], name: str, **options: Any) -> ServeDeploySchema:

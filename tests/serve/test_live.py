@@ -1,9 +1,6 @@
-import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, SimulationConfig
@@ -17,18 +14,12 @@ from specray.serve.live import (
     live_settings,
 )
 from specray.serve.settings import validate
-
-LOCAL = Path(__file__).parents[2] / "deployments" / "local.yaml"
+from tests.serve.files import local, schema
 
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load(LOCAL.read_text())
-    return config
-
-
-def schema(config: dict[str, Any]) -> ServeDeploySchema:
-    return ServeDeploySchema.model_validate(copy.deepcopy(config))
+    return local()
 
 
 def draft(method: Any, **settings: Any) -> DraftConfig:
