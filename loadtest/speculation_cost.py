@@ -48,7 +48,7 @@ LEARNING = "learning"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", default="1,8,64", metavar="N,N,...")
-    parser.add_argument("--cold", action="store_true", help="before each step reading much else")
+    parser.add_argument("--cold", action="store_true", help="read much else in each step")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = []

@@ -99,8 +99,8 @@ def batched_count_greater_than(
     """Rank each row's value: how many of the row are at least as large.
 
     vLLM 0.29.0 compiles this at the first request that asks for logprobs. On the CPU all others
-    wait for that, some seconds, and without a C++ compiler it ends the engine. Row by row, as
-    what is compared would take as much again as the logprobs of a long prompt.
+    wait for that, and it takes a C++ compiler. Row by row, as what is compared would take as much
+    again as the logprobs of a long prompt.
     """
     ranks = x.new_empty(len(x), dtype=torch.int64)
     for rank, row, value in zip(ranks, x, values, strict=True):
