@@ -169,9 +169,15 @@ def _describe_table(name: str, figures: Sequence[DepthFigures]) -> Iterator[str]
 
 
 def _facts(model: ModelFacts) -> str:
-    millions = model.num_parameters / 1e6
-    size = f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
-    return f"{model.name}: {size} parameters, {model.num_tokens} tokens"
+    size = f"{_count(model.num_parameters)} parameters"
+    if model.num_active_parameters < model.num_parameters:
+        size += f" ({_count(model.num_active_parameters)} for each token)"
+    return f"{model.name}: {size}, {model.num_tokens} tokens"
+
+
+def _count(number: int) -> str:
+    millions = number / 1e6
+    return f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
 
 
 def _missing(pair: Pair) -> list[str]:

@@ -74,8 +74,8 @@ class ModelDraftConfig(Settings):
     )
     cuda_graphs: bool = Field(
         True,
-        description="On a GPU: record short passes as CUDA graphs and replay them; Llama, Mistral "
-        "and Qwen2 models only.",
+        description="On a GPU: record short passes as CUDA graphs and replay them; Llama, Mistral, "
+        "Qwen2 and Qwen3 models only.",
     )
     head_tokens: PositiveInt | None = Field(
         None,

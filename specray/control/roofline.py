@@ -33,8 +33,9 @@ class StepTime(Protocol):
     def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """Seconds of steps that verify so many draft tokens on top of a load.
 
-        Falls nowhere, and with each further token by which a step grows it grows at least as much
-        as with the one before. 0 while nothing is known.
+        Falls nowhere. With each further token by which a step grows it grows at least as much as
+        with the one before, but for what is read of a mixture's experts: the first tokens need
+        most of those that the step needs. 0 while nothing is known.
 
         Args:
             load: The step without draft tokens.
@@ -46,14 +47,16 @@ class StepTime(Protocol):
 class ModelShape:
     """What a model's forward pass moves and computes, over all its ranks together."""
 
-    num_parameters: float  # that a token passes through; fewer than there are for experts
-    weight_bytes: float  # read once a step
+    num_parameters: float  # that a token passes through: of a mixture's, its experts' alone
+    weight_bytes: float  # of all
     kv_bytes_per_token: float
     num_layers: int
     hidden_size: int
     dtype: str = "bfloat16"  # in which it computes
     activation_bytes: float = 2.0  # of one value that ranks exchange
     attention_width: int = 0  # heads times their dimension; 0: the hidden size
+    expert_bytes: float = 0.0  # of the weights, those of routed experts
+    idle_share: float = 0.0  # of a layer's experts, that a token does not pass through
 
     @property
     def flops_per_token(self) -> float:
@@ -64,6 +67,14 @@ class ModelShape:
     def flops_per_read(self) -> float:
         """FLOPs of one token's attention to one other token."""
         return 4.0 * self.num_layers * (self.attention_width or self.hidden_size)
+
+    def read_bytes(self, num_tokens: Numbers) -> Numbers:
+        """Weights that a step of so many tokens reads, where each expert is as likely as any.
+
+        That is the most: neighbours in a text share experts (MoESD, arXiv 2505.19645, section 3).
+        """
+        idle: Numbers = self.expert_bytes * self.idle_share**num_tokens
+        return self.weight_bytes - idle
 
 
 class Intensity(NamedTuple):
@@ -91,7 +102,7 @@ class Roofline:
     def predict(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """See `StepTime.predict`."""
         num_tokens = load.num_tokens + num_drafts
-        memory_s = self._bytes(load) / (self._bandwidth * self.efficiency)
+        memory_s = self._bytes(load, num_tokens) / (self._bandwidth * self.efficiency)
         compute_s = self._flops(load, num_tokens) / (self._peak * self.efficiency)
         return np.maximum(memory_s, compute_s) + self._collectives_s(num_tokens) + self.overhead_s
 
@@ -101,8 +112,9 @@ class Roofline:
 
     def intensity(self, load: StepLoad) -> Intensity:
         """Where a step lies."""
-        flops = float(self._flops(load, np.array([float(load.num_tokens)]))[0])
-        return Intensity(flops / self._bytes(load), self._peak / self._bandwidth)
+        num_tokens = np.array([float(load.num_tokens)])
+        flops_per_byte = self._flops(load, num_tokens) / self._bytes(load, num_tokens)
+        return Intensity(float(flops_per_byte[0]), self._peak / self._bandwidth)
 
     @property
     def _bandwidth(self) -> float:
@@ -112,8 +124,9 @@ class Roofline:
     def _peak(self) -> float:
         return self.hardware.flops(self.model.dtype) * self.num_ranks
 
-    def _bytes(self, load: StepLoad) -> float:
-        return self.model.weight_bytes + self.model.kv_bytes_per_token * load.num_kv_tokens
+    def _bytes(self, load: StepLoad, num_tokens: Numbers) -> Numbers:
+        kv_bytes = self.model.kv_bytes_per_token * load.num_kv_tokens
+        return self.model.read_bytes(num_tokens) + kv_bytes
 
     def _flops(self, load: StepLoad, num_tokens: Numbers) -> Numbers:
         """A token attends to its own request; all are taken to be of the mean length."""

@@ -15,6 +15,8 @@ from specray.draft.int8_product import Product, product
 from specray.draft.kernels import OPTIONS, Array, exp
 from specray.draft.llama_layer import LayerWeights, Norm
 
+_NO_NORM = Norm(torch.empty(0, 0), 0.0)
+
 
 class Int8Layer:
     """A `Layer` for float32 inputs; see `int8` for what is rounded."""
@@ -24,6 +26,7 @@ class Int8Layer:
         self._head_dim, self._num_turned = weights.head_dim, weights.num_turned
         self._attention_norm = _numbers(weights.attention_norm)
         self._qkv = Int8Weights.of(*weights.qkv)
+        self._head_norm = _numbers(weights.head_norm or _NO_NORM)
         self._out = Int8Weights.of(*weights.out)
         self._mlp_norm = _numbers(weights.mlp_norm)
         self._gate_up = Int8Weights.of(*weights.gate_up)
@@ -34,7 +37,8 @@ class Int8Layer:
         out = torch.empty(len(x), len(self._qkv.scales) // self._head_dim, self._head_dim)
         begin = _compiled(product()).begin
         turning = torch.view_as_real(turns).numpy()[:, 0]
-        begin(x.numpy(), self._attention_norm, self._qkv, turning, self._num_turned, out.numpy())
+        norms = (self._attention_norm, self._head_norm)
+        begin(x.numpy(), *norms, self._qkv, turning, self._num_turned, out.numpy())
         return out
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -56,12 +60,24 @@ def _compiled(multiply: Product) -> _Compiled:
     """A layer's two functions, with a product that numba can call."""
 
     @numba.njit(**OPTIONS)
-    def begin(x: Array, norm: Any, weights: Any, turns: Array, num_turned: int, out: Array) -> None:
+    def begin(
+        x: Array,
+        norm: Any,
+        head_norm: Any,
+        weights: Any,
+        turns: Array,
+        num_turned: int,
+        out: Array,
+    ) -> None:
         normed = np.empty_like(x)
         _normalize(x, norm, normed)
         weight, scales, bias = weights
         multiply(normed, weight, scales, bias, out.reshape(len(x), -1))
+        head_weights, epsilon = head_norm
         for token in range(len(x)):
+            for h in range(len(head_weights)):
+                head = out[token, h : h + 1]
+                _normalize(head, (head_weights[h], epsilon), head)
             for h in range(num_turned):
                 head, turn = out[token, h], turns[token]
                 for i in range(len(turn)):

@@ -6,7 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
-from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
@@ -25,12 +31,12 @@ from specray.draft.llama_layer import (
     Weights,
 )
 
-_ARCHITECTURES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+_ARCHITECTURES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _ROTATIONS = ("default", "linear", "llama3")  # of those that exist, these don't depend on length
 
 
 class LlamaPass:
-    """Llama, Mistral or Qwen2 with full attention, taken out of a transformers model."""
+    """Llama, Mistral, Qwen2 or Qwen3 with full attention, taken out of a transformers model."""
 
     def __init__(
         self,
@@ -104,7 +110,17 @@ def _take_layer(model: PreTrainedModel, index: int) -> LayerWeights:
         Weights.joined(Weights.of(mlp.gate_proj), Weights.of(mlp.up_proj)),
         Weights.of(mlp.down_proj),
         dim,
-        (len(queries.weight) + len(keys.weight)) // dim,
+        len(queries.weight) // dim + len(keys.weight) // dim,
+        _head_norm(attention, len(queries.weight) // dim, len(keys.weight) // dim),
     )
     model.model.layers[index] = nn.Identity()
     return made
+
+
+def _head_norm(attention: nn.Module, num_queries: int, num_keys: int) -> Norm | None:
+    """Of each head of the queries and keys; Qwen3's."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    queries, keys = Norm.of(attention.q_norm).paired(), Norm.of(attention.k_norm).paired()
+    weights = (queries.weight.expand(num_queries, -1), keys.weight.expand(num_keys, -1))
+    return Norm(torch.cat(weights), queries.epsilon)

@@ -40,20 +40,29 @@ class Weights(NamedTuple):
 
         Queries and keys are reordered alike, so their products stay.
         """
-        order = torch.arange(len(self.weight)).view(-1, 2, dim // 2).transpose(1, 2).flatten()
+        order = _pairs(len(self.weight), dim)
         return Weights(self.weight[order], None if self.bias is None else self.bias[order])
 
 
 class Norm(NamedTuple):
     """x / sqrt(mean(x²) + epsilon) * weight."""
 
-    weight: Tensor  # [hidden] float32
+    weight: Tensor  # [hidden] float32; of heads [heads, dim]
     epsilon: float
 
     @staticmethod
     def of(norm: nn.Module) -> "Norm":
         """What transformers' holds."""
         return Norm(norm.weight.detach().float(), norm.variance_epsilon)
+
+    def paired(self) -> "Norm":
+        """The norm of one head whose outputs are paired."""
+        return Norm(self.weight[_pairs(len(self.weight), len(self.weight))], self.epsilon)
+
+
+def _pairs(size: int, dim: int) -> Tensor:
+    """The order of outputs in which those that turn together lie side by side, head by head."""
+    return torch.arange(size).view(-1, 2, dim // 2).transpose(1, 2).flatten()
 
 
 class LayerWeights(NamedTuple):
@@ -67,6 +76,7 @@ class LayerWeights(NamedTuple):
     down: Weights
     head_dim: int
     num_turned: int  # heads that turn: those of the queries and of the keys
+    head_norm: Norm | None  # of these, before they turn
 
 
 class Layer(Protocol):
@@ -90,12 +100,12 @@ class RmsNorm:
     """A `Norm`, computed in float32."""
 
     def __init__(self, norm: Norm) -> None:
-        size = len(norm.weight)
+        size = norm.weight.shape[-1]
         self._weight = norm.weight * size**0.5
         self._floor = norm.weight.new_tensor((size * norm.epsilon) ** 0.5)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The normed tokens, [tokens, hidden]."""
+        """The normed tokens, [tokens, hidden]; or their heads, [tokens, heads, dim]."""
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x / size.hypot_(self._floor)).mul(self._weight).to(x.dtype)
 
@@ -127,13 +137,17 @@ class FloatLayer:
     def __init__(self, weights: LayerWeights) -> None:
         self._weights = weights
         self._attention_norm = RmsNorm(weights.attention_norm)
+        self._head_norm = None if weights.head_norm is None else RmsNorm(weights.head_norm)
         self._mlp_norm = RmsNorm(weights.mlp_norm)
 
     def qkv(self, x: Tensor, turns: Tensor) -> Tensor:
         """See `Layer`."""
         qkv = functional.linear(self._attention_norm(x), *self._weights.qkv)
         qkv = qkv.unflatten(1, (-1, self._weights.head_dim))
-        Rotation.turn(qkv[:, : self._weights.num_turned], turns)
+        turning = qkv[:, : self._weights.num_turned]
+        if self._head_norm is not None:
+            turning.copy_(self._head_norm(turning))
+        Rotation.turn(turning, turns)
         return qkv
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specray.errors import InvalidConfigError
+from specray.models.experts import find_experts
 from specray.models.sources import resolve
 from specray.models.tokenizers import Tokens, first_difference, read_tokens
 from specray.models.vocabulary import Vocabulary, shared_tokens
@@ -31,6 +32,7 @@ class ModelFacts:
     num_tokens: int  # of the tokenizer
     vocab_size: int  # rows of the head; more than `num_tokens` is padding
     num_parameters: int
+    num_active_parameters: int  # that one token passes through: fewer where there are experts
     has_weights: bool  # on this machine, without downloading
 
 
@@ -46,8 +48,8 @@ class Pair:
 
     @property
     def size_ratio(self) -> float:
-        """Parameters of the draft over those of the target."""
-        return self.draft.num_parameters / self.target.num_parameters
+        """Parameters that a token passes through: the draft's over the target's."""
+        return self.draft.num_active_parameters / self.target.num_active_parameters
 
 
 def compare(target: str, draft: str) -> Pair:
@@ -87,13 +89,13 @@ def _facts(name: str, tokens: Tokens) -> ModelFacts:
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:
         raise InvalidConfigError(f"model `{name}`: its config can't be read: {error}") from error
+    text = config.get_text_config()
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    experts = find_experts(model, text, None)
+    num_idle = experts.num_idle_parameters if experts else 0
     return ModelFacts(
-        name,
-        path,
-        len(tokens.ids),
-        config.get_text_config().vocab_size,
-        sum(parameter.numel() for parameter in model.parameters()),
-        _has_weights(path),
+        *(name, path, len(tokens.ids), text.vocab_size),
+        *(num_parameters, num_parameters - num_idle, _has_weights(path)),
     )
 
 
@@ -123,8 +125,10 @@ def _notes(
             "chat templates differ: the target's is used, so a draft that was trained with "
             "another agrees less"
         )
-    if draft.num_parameters >= target.num_parameters:
-        notes.append("the draft is not smaller than the target")
+    if draft.num_active_parameters >= target.num_active_parameters:
+        notes.append(
+            "a token passes through as many parameters of the draft as of the target, or more"
+        )
     return notes
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specray.models.experts import Experts, find_experts, is_of_expert
 from specray.models.known import KNOWN
 from specray.models.quantization import Quantization, read_quantization
 from specray.models.sources import BUNDLED_PREFIX, find_local
@@ -33,16 +34,27 @@ class ModelSize:
     num_kv_heads: int
     head_dim: int
     hidden_size: int
-    ffn_size: int
+    ffn_size: int  # of all that a token passes through in a layer
     vocab_size: int
     max_positions: int
     quantized_dtype: str | None = None  # of products with quantised weights; None: they are widened
     quantization: str | None = None  # its method, as the checkpoint or vLLM's option names it
+    experts: Experts | None = None  # a mixture's; among the parameters above
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token passes through."""
+        return self.num_parameters - (self.experts.num_idle_parameters if self.experts else 0)
 
     def weight_bytes(self, dtype: str = "auto") -> int:
         """Bytes of all weights; `auto` is the checkpoint's type."""
-        plain = (self.num_parameters - self.num_quantized) * self._bytes(dtype)
-        return plain + round(self.num_quantized * self.quantized_bits / 8)
+        return self._weight_bytes(self.num_parameters, self.num_quantized, dtype)
+
+    def expert_bytes(self, dtype: str = "auto") -> int:
+        """Bytes of them that are routed experts'."""
+        if self.experts is None:
+            return 0
+        return self._weight_bytes(self.experts.num_parameters, self.experts.num_quantized, dtype)
 
     def kv_bytes_per_token(self, dtype: str = "auto", num_ranks: int = 1) -> int:
         """Bytes of one token's keys and values in all layers, on one of `num_ranks` GPUs.
@@ -57,6 +69,10 @@ class ModelSize:
         if self.quantized_dtype and self.num_quantized > self.num_parameters / 2:
             return self.quantized_dtype
         return self.dtype if dtype == "auto" else dtype
+
+    def _weight_bytes(self, num_parameters: int, num_quantized: int, dtype: str) -> int:
+        plain = (num_parameters - num_quantized) * self._bytes(dtype)
+        return plain + round(num_quantized * self.quantized_bits / 8)
 
     def _bytes(self, dtype: str) -> int:
         return _BYTES[self.dtype if dtype == "auto" else dtype]
@@ -113,23 +129,38 @@ def _has_plain_attention(text: Any) -> bool:
 
 
 def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize:
+    experts = find_experts(model, text, scheme)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    quantized = [m for name, m in linear.items() if scheme and scheme.applies_to(name)]
+    quantized = [
+        m
+        for name, m in linear.items()
+        if scheme and not is_of_expert(name) and scheme.applies_to(name)
+    ]
+    num_quantized = sum(module.weight.numel() for module in quantized)
     num_heads = text.num_attention_heads
-    ffn_size = getattr(text, "intermediate_size", None)
     return ModelSize(
         source=source,
         dtype=str(getattr(text, "dtype", None) or "bfloat16").removeprefix("torch."),
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        num_quantized=sum(module.weight.numel() for module in quantized),
+        num_quantized=num_quantized + (experts.num_quantized if experts else 0),
         quantized_bits=scheme.bits if scheme else 0.0,
         num_layers=text.num_hidden_layers,
         num_heads=num_heads,
         num_kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
         hidden_size=text.hidden_size,
-        ffn_size=getattr(text, "ffn_dim", 0) if ffn_size is None else ffn_size,
+        ffn_size=_ffn_size(text, experts),
         vocab_size=text.vocab_size,
         max_positions=text.max_position_embeddings,
         quantized_dtype=scheme.compute_dtype if scheme else None,
+        experts=experts,
     )
+
+
+def _ffn_size(text: Any, experts: Experts | None) -> int:
+    size: int | None = getattr(text, "intermediate_size", None)
+    if size is None:
+        size = getattr(text, "ffn_dim", 0)
+    if experts is None:
+        return size
+    return max(size, experts.per_token * getattr(text, "moe_intermediate_size", size))

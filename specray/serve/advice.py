@@ -132,11 +132,13 @@ def _about_target(target: Target) -> Iterator[str]:
 def _about_pair(target: Target, draft: Draft) -> Iterator[str]:
     if target.memory is None or draft.memory is None:
         return
-    ratio = draft.memory.size.num_parameters / target.memory.size.num_parameters
-    if ratio > _LARGEST_DRAFT and target.memory.size.num_parameters > _SMALL:
+    size = target.memory.size
+    ratio = draft.memory.size.num_active_parameters / size.num_active_parameters
+    if ratio > _LARGEST_DRAFT and size.num_active_parameters > _SMALL:
+        parameters = "active parameters" if size.experts else "parameters"
         yield (
-            f"draft.model.model: it has {ratio:.0%} of the parameters of {target.config.model_id}; "
-            f"beyond {_LARGEST_DRAFT:.0%} drafting hardly ever pays"
+            f"draft.model.model: it has {ratio:.0%} of the {parameters} of "
+            f"{target.config.model_id}; beyond {_LARGEST_DRAFT:.0%} drafting hardly ever pays"
         )
     longest = target.memory.max_model_len
     limits = {

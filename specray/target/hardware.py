@@ -10,8 +10,9 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
 from specray.control.hardware import HardwareProfile, find_profile, named_profile
-from specray.control.roofline import ModelShape, Roofline
-from specray.models.size import ModelSize, is_known_dtype, read_size
+from specray.control.model_shape import shape_of
+from specray.control.roofline import Roofline
+from specray.models import is_known_dtype, read_size
 from specray.target import measuring
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def find_roofline(
     cache_dtype = str(vllm_config.cache_config.cache_dtype)
     if not (is_known_dtype(dtype) and is_known_dtype(cache_dtype)):
         return None
-    shape = model_shape(size, dtype, dtype if cache_dtype == AUTO else cache_dtype)
+    shape = shape_of(size, dtype, dtype if cache_dtype == AUTO else cache_dtype)
     return Roofline(shape, profile, vllm_config.parallel_config.tensor_parallel_size)
 
 
@@ -78,23 +79,6 @@ def step_time_key(vllm_config: VllmConfig, hardware: str) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "eager": str(model.enforce_eager),
     }
-
-
-def model_shape(size: ModelSize, dtype: str, cache_dtype: str) -> ModelShape:
-    """What a forward pass of a model of this size moves and computes.
-
-    Every token is taken to pass through all parameters, which holds for dense models.
-    """
-    return ModelShape(
-        num_parameters=size.num_parameters,
-        weight_bytes=size.weight_bytes(dtype),
-        kv_bytes_per_token=size.kv_bytes_per_token(cache_dtype),
-        num_layers=size.num_layers,
-        hidden_size=size.hidden_size,
-        dtype=size.compute_dtype(dtype),
-        activation_bytes=4.0 if dtype == "float32" else 2.0,
-        attention_width=size.num_heads * size.head_dim,
-    )
 
 
 def _measure(device: torch.device, dtype: torch.dtype) -> HardwareProfile:

@@ -72,3 +72,39 @@ def test_a_70b_decodes_alone_in_about_what_its_weights_take() -> None:
     roofline = Roofline(LLAMA_70B, PROFILES["H100"], num_ranks=4)
 
     assert 0.0105 < roofline.step_s(StepLoad(1, 1, 1000)) < 0.0135
+
+
+def test_a_mixture_reads_the_experts_that_its_tokens_are_likely_to_choose() -> None:
+    mixture = replace(SMALL, expert_bytes=1.6e9, idle_share=6 / 8)
+    roofline = Roofline(mixture, ROUND)
+    rng = np.random.default_rng(4)
+
+    for num_tokens in (1, 2, 5, 16):
+        choices = [  # of 2 among 8 by each token of a step
+            len({e for _ in range(num_tokens) for e in rng.choice(8, 2, replace=False)})
+            for _ in range(2000)
+        ]
+        read = 0.4e9 + 1.6e9 * np.mean(choices) / 8
+        seconds = roofline.step_s(StepLoad(num_tokens, num_tokens, 0))
+        # The mean of 2,000 draws is off by more than 1 % with a probability below 1e-4.
+        assert seconds == pytest.approx(read / 1e12, rel=0.01)
+
+
+def test_a_mixture_is_bound_by_memory_for_longer() -> None:
+    mixture = replace(SMALL, num_parameters=2e8, expert_bytes=1.6e9, idle_share=7 / 8)
+    load = StepLoad(200, 200, 0)
+
+    assert Roofline(SMALL, ROUND).intensity(load).side == "compute"
+    assert Roofline(mixture, ROUND).intensity(load).side == "memory"
+    few, many = (Roofline(mixture, ROUND).intensity(StepLoad(n, n, 0)) for n in (1, 10))
+    assert few.flops_per_byte == pytest.approx(2 * 2e8 / (0.4e9 + 0.2e9))
+    assert many.flops_per_byte < 10 * few.flops_per_byte  # ten tokens choose more experts
+
+
+def test_a_mixture_s_first_draft_tokens_cost_the_most() -> None:
+    mixture = replace(SMALL, expert_bytes=1.6e9, idle_share=7 / 8)
+    seconds = Roofline(mixture, ROUND).predict(StepLoad(1, 1, 0), np.arange(30.0))
+
+    costs = np.diff(seconds)
+    assert costs[0] > 3 * costs[10] > 0
+    assert seconds[-1] == pytest.approx(2e9 / 1e12, rel=0.02)  # all experts

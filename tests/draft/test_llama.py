@@ -8,6 +8,7 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
+    OlmoConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -48,10 +49,11 @@ FITTING = {
     "llama3 rotation": LlamaConfig(**SHAPE, rope_parameters=LLAMA3_ROTATION),
     "mistral": MistralConfig(**SHAPE, sliding_window=None),
     "qwen2": Qwen2Config(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=16),
 }
 ROTATION = {"rope_theta": 10000.0, "factor": 2.0}
 FOREIGN = {
-    "other norms": Qwen3Config(**SHAPE),
+    "other norms": OlmoConfig(**SHAPE),
     "sliding window": MistralConfig(**SHAPE, sliding_window=8),
     "other activation": LlamaConfig(**SHAPE, hidden_act="gelu"),
     "rotation by length": LlamaConfig(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, MixtralConfig, PreTrainedTokenizerFast
 
 from specray.errors import InvalidConfigError
 from specray.models.pair import compare
@@ -41,6 +41,23 @@ def test_a_pair_of_one_family(tmp_path: Path) -> None:
     assert pair.target.num_parameters - pair.draft.num_parameters == 2 * (7 * 64 + 2 * 8)
     assert pair.size_ratio == pair.draft.num_parameters / pair.target.num_parameters
     assert not pair.target.has_weights
+
+
+def test_a_draft_is_held_against_what_a_token_passes_through(tmp_path: Path) -> None:
+    draft, target = save(tmp_path / "draft"), tmp_path / "target"
+    save_tokenizer(target, WORDS)
+    shape = {"vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    MixtralConfig(**shape, **heads, num_local_experts=4, num_experts_per_tok=1).save_pretrained(
+        target
+    )
+    pair = compare(str(target), draft)
+
+    assert pair.target.num_parameters > pair.draft.num_parameters
+    expert, router = 3 * 64, 4 * 8
+    assert pair.target.num_active_parameters == pair.target.num_parameters - 3 * expert
+    assert pair.target.num_active_parameters == pair.draft.num_parameters + router
+    assert pair.notes == ()
 
 
 def test_another_vocabulary_is_named(tmp_path: Path) -> None:
@@ -87,7 +104,7 @@ def test_what_does_no_harm_is_said(tmp_path: Path) -> None:
     assert "eos_token: None, 'c'" in special
     assert "'c'" in added
     assert "chat templates differ" in template
-    assert "not smaller" in size
+    assert "as many parameters of the draft" in size
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.models.smollm2 import HUB_ID
 
 LLAMA_70B = "meta-llama/Llama-3.3-70B-Instruct"
-# As the hub counts the parameters in these checkpoints' files.
+# As the hub counts the parameters in these checkpoints' files, or those that they quantise.
 PARAMETERS = {
     LLAMA_70B: 70_553_706_496,
     "meta-llama/Llama-3.1-405B-Instruct-FP8": 405_853_388_800,
@@ -20,6 +20,7 @@ PARAMETERS = {
     "facebook/opt-125m": 125_239_296,
     "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": 235_093_634_560,
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
     HUB_ID: 134_515_008,
 }

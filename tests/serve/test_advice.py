@@ -6,6 +6,7 @@ from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
 from specray.models import read_size
+from specray.models.experts import Experts
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.memory import DraftMemory, KvRoom, TargetMemory
 from specray.serve.pools import Pool
@@ -152,6 +153,17 @@ def test_a_draft_that_is_not_small(args: dict[str, Any], target: Target, draft: 
 
     warning = the_only(advised(args, target, slow))
     assert warning.startswith("draft.model.model: it has 25% of the parameters of m")
+
+
+def test_a_draft_is_held_against_the_experts_of_a_token(
+    args: dict[str, Any], target: Target, draft: Draft
+) -> None:
+    assert target.memory is not None
+    experts = Experts(16, 1, 8_000_000_000, 0)
+    mixture = replace(target.memory.size, num_parameters=12_000_000_000, experts=experts)
+
+    warning = the_only(advised(args, with_memory(target, size=mixture), draft))
+    assert warning.startswith("draft.model.model: it has 27% of the active parameters of m")
 
 
 def test_a_draft_of_fewer_positions(args: dict[str, Any], target: Target, draft: Draft) -> None:

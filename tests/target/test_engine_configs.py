@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "opt": "OPTForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 

@@ -8,7 +8,6 @@ import torch
 from specray.control.hardware import PROFILES, HardwareProfile
 from specray.control.roofline import StepLoad
 from specray.errors import InvalidConfigError
-from specray.models.size import read_size
 from specray.target import hardware
 from specray.target.measuring import Speeds
 
@@ -24,17 +23,6 @@ def config(model: str = LLAMA, dtype: torch.dtype = torch.bfloat16, ranks: int =
         cache_config=SimpleNamespace(cache_dtype="auto"),
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
     )
-
-
-def test_a_model_moves_its_weights_and_its_kv() -> None:
-    size = read_size(LLAMA)
-    assert size is not None
-    shape = hardware.model_shape(size, "bfloat16", "fp8")
-
-    assert shape.weight_bytes == pytest.approx(141e9, rel=0.01)
-    assert shape.kv_bytes_per_token == 2 * 80 * 8 * 128  # one byte each
-    assert shape.flops_per_token == pytest.approx(141e9, rel=0.01)
-    assert shape.attention_width == 64 * 128
 
 
 def test_a_quantised_model_is_computed_in_eight_bits_where_the_device_can() -> None:

@@ -10,23 +10,48 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 CHARS = " " + string.ascii_letters + string.digits + string.punctuation
 EOS = 0
 VOCAB_SIZE = 1 + len(CHARS)  # 96, not a multiple of the 64 that vLLM pads to
 _SPREAD = 0.2  # of the weights: far from flat, far from peaked, and all of the context matters
+_MIXTURE_SPREAD = 0.4  # as each token's experts add little to it
 _HEAD_SPREAD = 0.25
 _EAGLE_NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
 
 
 def save(folder: Path) -> None:
     """Writes model and tokenizer as `save_pretrained` does."""
+    _save(LlamaForCausalLM(_config()), folder, _SPREAD)
+
+
+def save_mixture(folder: Path) -> None:
+    """Writes one whose layers have eight experts, of which each token passes through two."""
+    shape = _config().to_dict()
+    names = ("model_type", "architectures", "rope_parameters")
+    config = Qwen3MoeConfig(
+        **{name: value for name, value in shape.items() if name not in names},
+        moe_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+    )
+    _save(Qwen3MoeForCausalLM(config), folder, _MIXTURE_SPREAD)
+
+
+def _save(model: PreTrainedModel, folder: Path, layer_spread: float) -> None:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(_config())
     for name, weight in model.named_parameters():
-        if weight.dim() == 2:
-            spread = _HEAD_SPREAD if name == "lm_head.weight" else _SPREAD
+        if weight.dim() > 1:
+            spread = _HEAD_SPREAD if name == "lm_head.weight" else layer_spread
             torch.nn.init.normal_(weight, std=1.0 if "embed" in name else spread)
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
@@ -69,7 +94,7 @@ class TinyModel:
     """The same model in transformers, as the reference."""
 
     def __init__(self, folder: Path) -> None:
-        self._model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def logits(self, prefixes: Sequence[Sequence[int]]) -> NDArray[np.float64]:  # [rows, vocab]
         """Logits after each prefix; all prefixes must have the same length."""

@@ -124,7 +124,10 @@ def _describe(size: ModelSize) -> str:
     if size.num_quantized:
         share = size.num_quantized / size.num_parameters
         quantized = f", {share:.0%} of them in {size.quantized_bits:g} bits"
-    return f"{size.num_parameters / 1e9:.3g} billion parameters{quantized} ({size.source})"
+    active = ""
+    if size.experts is not None:
+        active = f", {size.num_active_parameters / 1e9:.3g} billion for each token"
+    return f"{size.num_parameters / 1e9:.3g} billion parameters{quantized}{active} ({size.source})"
 
 
 def _gib(num_bytes: int) -> str:

@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import Any, Final
 
 from specray.control.hardware import PROFILES, HardwareProfile, find_profile
-from specray.control.roofline import ModelShape, Roofline
+from specray.control.model_shape import shape_of
+from specray.control.roofline import Roofline
 from specray.errors import InvalidConfigError
-from specray.models import ModelSize, read_size
+from specray.models import read_size
 from specray.serve.check import Application, check_file
 from specray.serve.config_file import BUILDER, read_file
 from specray.serve.memory import TargetMemory, engine_memory, read_batch
@@ -228,19 +229,6 @@ def _unknown_size(option: str, model: str) -> InvalidConfigError:
     return InvalidConfigError(
         f"{option}: the size of {model} is not known here: it is in no folder, our table lacks it "
         "and its hub can't be reached"
-    )
-
-
-def shape_of(size: ModelSize) -> ModelShape:
-    """What a model's step moves and computes."""
-    return ModelShape(
-        num_parameters=size.num_parameters,
-        weight_bytes=size.weight_bytes(),
-        kv_bytes_per_token=size.kv_bytes_per_token(),
-        num_layers=size.num_layers,
-        hidden_size=size.hidden_size,
-        dtype=size.compute_dtype(),
-        attention_width=size.num_heads * size.head_dim,
     )
 
 
