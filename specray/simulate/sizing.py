@@ -27,6 +27,8 @@ PatternName = Literal["poisson", "bursty", "diurnal"]
 _REQUESTS_PER_TRIAL = 100
 _LONGEST_S = 90.0
 _LIFETIMES = 4  # of an undisturbed request, at least, in a trial
+_LOADED_LIFETIMES = 2  # of one among the others, before what counts begins and while it counts
+_SETTLES = 50  # rounds of a request's lifetime and the number that are there at a time
 _IS_AS_GOOD = 0.97  # a smaller pool is preferred down to this share of the best speed
 _PAYS_FROM = 1.03  # speed-ups below are noise, and a draft GPU is not
 
@@ -210,11 +212,10 @@ def _cluster(base: ClusterSettings, trial: Trial) -> ClusterSettings:
 
 def _make_load(scenario: Scenario, qps: float) -> _Load:
     if scenario.replayed:
-        return _replay(scenario, len(scenario.replayed) / qps)
-    life_s = _lifetime_s(scenario, scenario.lengths.answer)
+        return _replay(scenario, qps)
+    from_s = _LOADED_LIFETIMES * _loaded_lifetime_s(scenario, qps)
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
-    counted_s = scenario.seconds or max(least_s(scenario), longest_s)
-    from_s = 2 * life_s
+    counted_s = scenario.seconds or max(least_s(scenario), from_s, longest_s)
     pattern = _pattern(scenario.pattern, qps, counted_s)
     if isinstance(pattern, Bursty | Diurnal):  # of parts of a period the load is another
         counted_s = math.ceil(counted_s / pattern.period_s) * pattern.period_s
@@ -222,11 +223,13 @@ def _make_load(scenario: Scenario, qps: float) -> _Load:
     return _Load(arrivals, from_s, from_s + counted_s)
 
 
-def _replay(scenario: Scenario, round_s: float) -> _Load:
+def _replay(scenario: Scenario, qps: float) -> _Load:
     """Whole rounds of a recording count, from its start, in a cluster that earlier ones filled."""
     first_s = scenario.replayed[0].at_s
     longest = max(arrival.num_answer_tokens for arrival in scenario.replayed)
-    from_s = 2 * _lifetime_s(scenario, longest)
+    life_s = max(_lifetime_s(scenario, longest), _loaded_lifetime_s(scenario, qps))
+    from_s = _LOADED_LIFETIMES * life_s
+    round_s = len(scenario.replayed) / qps
     until_s = from_s + (scenario.seconds or math.ceil(least_s(scenario) / round_s) * round_s)
     arrivals = sorted(
         arrival._replace(at_s=from_s + number * round_s + (arrival.at_s - first_s))
@@ -242,11 +245,24 @@ def _pattern(name: PatternName, qps: float, counted_s: float) -> Pattern:
     return Diurnal(qps, period_s=counted_s) if name == "diurnal" else Poisson(qps)
 
 
-def _lifetime_s(scenario: Scenario, num_answer_tokens: float) -> float:
-    """Of a request with such an answer that is alone, without speculation."""
-    prompt, law = scenario.lengths.prompt, scenario.cluster.target.law
-    step_s = law.step_s(StepLoad(1, 1, round(prompt + num_answer_tokens / 2)))
-    return num_answer_tokens * step_s
+def _lifetime_s(scenario: Scenario, num_answer_tokens: float, num_requests: int = 1) -> float:
+    """Of a request with such an answer among so many, without speculation."""
+    num_kv_tokens = round(num_requests * (scenario.lengths.prompt + num_answer_tokens / 2))
+    load = StepLoad(num_requests, num_requests, num_kv_tokens)
+    return num_answer_tokens * scenario.cluster.target.law.step_s(load)
+
+
+def _loaded_lifetime_s(scenario: Scenario, qps: float) -> float:
+    """Of a request among those that such a load brings, as many as a target takes at most.
+
+    A step may take many times as long with them as for one request alone.
+    """
+    cluster, num_requests, life_s = scenario.cluster, 1, 0.0
+    for _ in range(_SETTLES):
+        life_s = _lifetime_s(scenario, scenario.lengths.answer, num_requests)
+        at_once = math.ceil(life_s * qps / cluster.num_targets)
+        num_requests = max(1, min(at_once, cluster.target.max_num_seqs))
+    return life_s
 
 
 def _cost(scenario: Scenario, trial: Trial, summary: Summary) -> float | None:

@@ -101,7 +101,7 @@ def test_a_replay_replaces_the_pattern() -> None:
     arrivals = tuple(Arrival(0.1 * n, 20, 10) for n in range(5))
     found = run_trial(replace(SCENARIO, replayed=arrivals, seconds=3.0), Trial(10.0, "off"))
 
-    assert found.seconds == 3.0
+    assert found.seconds == pytest.approx(3.0)
     assert found.summary.offered_tokens_per_s == pytest.approx(100.0)
     assert found.summary.keeps_up
 
@@ -137,6 +137,19 @@ def test_the_time_of_a_long_answer_is_not_charged_to_the_recording() -> None:
 
     assert found.summary.keeps_up
     assert found.summary.tokens_per_s == pytest.approx((20 * 60 + 1000) / 10.5, rel=0.05)
+
+
+def test_one_that_slows_down_as_it_fills_keeps_up_all_the_same() -> None:
+    """With a mixture's steps, ten times as long for many requests as for one."""
+    shape = ModelShape(20e9, 400e9, 300_000, 80, 8192, expert_bytes=390e9, idle_share=0.97)
+    target = TargetSettings(Roofline(shape, H100, 4, 0.0005, 0.8), SpeculationPolicy())
+    scenario = replace(SCENARIO, cluster=replace(SCENARIO.cluster, target=target), seconds=None)
+    few, some = (run_trial(scenario, Trial(qps, "off")).summary for qps in (0.2, 30.0))
+
+    assert few.mean_tpot_s is not None
+    assert some.mean_tpot_s is not None
+    assert some.mean_tpot_s > 6 * few.mean_tpot_s
+    assert some.keeps_up
 
 
 def test_trials_can_be_told_apart_by_load_alone() -> None:
