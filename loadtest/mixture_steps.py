@@ -140,7 +140,9 @@ def compared(folder: str, seconds: dict[int, float]) -> list[dict[str, float]]:
     peak = MappingProxyType({"float32": speeds.peak_flops})
     profile = HardwareProfile("core", speeds.bandwidth, peak, speeds.bandwidth)
     shape = shape_of(size, "float32", "float32")
-    dense = replace(shape, num_parameters=size.num_parameters, expert_bytes=0.0, idle_share=0.0)
+    dense = replace(
+        shape, num_active_parameters=size.num_parameters, expert_bytes=0.0, idle_share=0.0
+    )
     learnt, learnt_dense = (StepTimeModel(Roofline(s, profile)) for s in (shape, dense))
     for _ in range(50):
         for n in LEARNT_SIZES:

@@ -15,7 +15,7 @@ def shape_of(size: ModelSize, dtype: str = "auto", cache_dtype: str = "auto") ->
     served = size.dtype if dtype == "auto" else dtype
     experts = size.experts
     return ModelShape(
-        num_parameters=size.num_active_parameters,
+        num_active_parameters=size.num_active_parameters,
         weight_bytes=size.weight_bytes(dtype),
         kv_bytes_per_token=size.kv_bytes_per_token(cache_dtype),
         num_layers=size.num_layers,

@@ -47,7 +47,7 @@ class StepTime(Protocol):
 class ModelShape:
     """What a model's forward pass moves and computes, over all its ranks together."""
 
-    num_parameters: float  # that a token passes through: of a mixture's, its experts' alone
+    num_active_parameters: float  # that a token passes through: of a mixture's, its experts' alone
     weight_bytes: float  # of all
     kv_bytes_per_token: float
     num_layers: int
@@ -61,7 +61,7 @@ class ModelShape:
     @property
     def flops_per_token(self) -> float:
         """FLOPs of one token's matrix products."""
-        return 2.0 * self.num_parameters
+        return 2.0 * self.num_active_parameters
 
     @property
     def flops_per_read(self) -> float:
@@ -71,10 +71,15 @@ class ModelShape:
     def read_bytes(self, num_tokens: Numbers) -> Numbers:
         """Weights that a step of so many tokens reads, where each expert is as likely as any.
 
-        That is the most: neighbours in a text share experts (MoESD, arXiv 2505.19645, section 3).
+        So MoESD (arXiv 2505.19645) models it. Tokens that choose independently read the most then;
+        neighbours in a text share experts, and read fewer.
         """
         idle: Numbers = self.expert_bytes * self.idle_share**num_tokens
         return self.weight_bytes - idle
+
+    def experts(self) -> list[float] | None:
+        """What makes a mixture's law another than a dense model's, as JSON can hold it."""
+        return [self.expert_bytes, self.idle_share] if self.expert_bytes else None
 
 
 class Intensity(NamedTuple):

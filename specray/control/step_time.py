@@ -53,14 +53,15 @@ class MemoryBound:
 class StepTimeModel:
     """T = prior * scale + costs of tokens, requests, KV and sampled tokens - a prefill's discount.
 
-    The prior is the roofline's prediction where the hardware is known. The cost of a token may rise
-    at some numbers of tokens, so that T is convex in it, as a step's is that is bound by memory
-    first and by FLOPs then. Tokens of prompts may cost less than others: products of many rows
-    reach more of a core's FLOPs, and what they take must not make draft tokens look cheap.
-    Relative errors are minimised, those of outliers with less weight (Huber's). A step fades as
-    others of its size arrive and hardly otherwise: what was learnt under load is still known after
-    a quiet hour, and what plain steps take after many as large with draft tokens, but not the other
-    way round. On top of that a level follows the last few steps, as clocks and neighbours slow all
+    The prior is the roofline's prediction where the hardware is known. The cost of a token may
+    rise at some numbers of tokens, as a step's does that is bound by memory first and by FLOPs
+    then: T is convex in it wherever the prior is, as all are but those of mixtures of experts.
+    Tokens of prompts may cost less than others: products of many rows reach more of a core's
+    FLOPs, and what they take must not make draft tokens look cheap. Relative errors are
+    minimised, those of outliers with less weight (Huber's). A step fades as others of its size
+    arrive and hardly otherwise: what was learnt under load is still known after a quiet hour,
+    and what plain steps take after many as large with draft tokens, but not the other way
+    round. On top of that a level follows the last few steps, as clocks and neighbours slow all
     steps down alike for a while.
     """
 
@@ -68,6 +69,7 @@ class StepTimeModel:
         """Takes the roofline, if there is one."""
         self._has_prior = prior is not None
         self._hardware = prior.hardware.state() if prior is not None else None
+        self._experts = prior.model.experts() if prior is not None else None
         self._prior: StepTime = prior or MemoryBound()
         self._start_over()
         self.median_error = 0.0  # relative, of predictions before their step was learnt from
@@ -162,6 +164,7 @@ class StepTimeModel:
         return {
             "features": list(_FEATURES),
             "hardware": self._hardware,
+            "experts": self._experts,
             "start": self._start.tolist(),
             "penalties": self._penalties.tolist(),
             "squares": self._squares.tolist(),
@@ -172,7 +175,8 @@ class StepTimeModel:
         """Go on from what was learnt before.
 
         Args:
-            state: A `state` of a model of the same kind, with a prior of the same hardware.
+            state: A `state` of a model of the same kind, with a prior of the same hardware and,
+                of a mixture, the same experts.
             trust: Weight of the old steps against new ones, in (0, 1].
 
         Raises:
@@ -182,6 +186,8 @@ class StepTimeModel:
             raise ValueError("its features are others")
         if "hardware" not in state or state["hardware"] != self._hardware:
             raise ValueError("it was learnt against the prior of other hardware")
+        if state.get("experts") != self._experts:  # of before they were told apart: none
+            raise ValueError("it was learnt against the prior of a model with other experts")
         parts = [self._sound(state, name) for name in ("start", "penalties", "squares", "targets")]
         self._start, self._penalties, squares, targets = parts
         self._squares, self._targets = trust * squares, trust * targets

@@ -37,8 +37,8 @@ class Int8Layer:
         out = torch.empty(len(x), len(self._qkv.scales) // self._head_dim, self._head_dim)
         begin = _compiled(product()).begin
         turning = torch.view_as_real(turns).numpy()[:, 0]
-        norms = (self._attention_norm, self._head_norm)
-        begin(x.numpy(), *norms, self._qkv, turning, self._num_turned, out.numpy())
+        norms, num_turned = (self._attention_norm, self._head_norm), self._num_turned
+        begin(x.numpy(), norms, self._qkv, turning, num_turned, out.numpy())
         return out
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -61,14 +61,9 @@ def _compiled(multiply: Product) -> _Compiled:
 
     @numba.njit(**OPTIONS)
     def begin(
-        x: Array,
-        norm: Any,
-        head_norm: Any,
-        weights: Any,
-        turns: Array,
-        num_turned: int,
-        out: Array,
+        x: Array, norms: Any, weights: Any, turns: Array, num_turned: int, out: Array
     ) -> None:
+        norm, head_norm = norms
         normed = np.empty_like(x)
         _normalize(x, norm, normed)
         weight, scales, bias = weights

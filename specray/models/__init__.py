@@ -5,7 +5,7 @@ tried and tested without a model hub.
 """
 
 from specray.models.bundled import BUNDLED, BundledModel, prepare
-from specray.models.shape import ModelShape, read_shape
+from specray.models.heads import Heads, read_heads
 from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.models.sources import check_name, find_local, ngram_folder, resolve
 from specray.models.tokenizers import check_same_tokenizer
@@ -13,7 +13,7 @@ from specray.models.tokenizers import check_same_tokenizer
 __all__ = [
     "BUNDLED",
     "BundledModel",
-    "ModelShape",
+    "Heads",
     "ModelSize",
     "check_name",
     "check_same_tokenizer",
@@ -21,7 +21,7 @@ __all__ = [
     "is_known_dtype",
     "ngram_folder",
     "prepare",
-    "read_shape",
+    "read_heads",
     "read_size",
     "resolve",
 ]

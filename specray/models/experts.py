@@ -1,5 +1,7 @@
 """The routed experts of a mixture-of-experts model: of which each token passes through a few."""
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,8 +9,14 @@ import torch
 
 from specray.models.quantization import Quantization
 
+logger = logging.getLogger(__name__)
+
 _COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_PER_TOKEN_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "top_k_experts")
+_PER_TOKEN_NAMES = (
+    *("num_experts_per_tok", "num_experts_per_token"),
+    *("moe_topk", "moe_k", "top_k_experts"),
+)
+_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2"}
 _PLACE = ".experts."  # in their weights' names, which those of shared experts lack
 
 
@@ -46,13 +54,14 @@ def find_experts(model: torch.nn.Module, text: Any, scheme: Quantization | None)
     weights = {name: weight for name, weight in model.named_parameters() if is_of_expert(name)}
     if not weights:
         return None
-    count, per_token = _read(text, _COUNT_NAMES), _read(text, _PER_TOKEN_NAMES)
+    count, per_token = read_largest(text, *_COUNT_NAMES), read_largest(text, *_PER_TOKEN_NAMES)
     if not 0 < per_token <= count:
+        logger.warning("its config does not tell how many of its experts a token passes through")
         count = per_token = 1
     quantized = [
         weight
         for name, weight in weights.items()
-        if scheme and not name.endswith("bias") and scheme.applies_to(_layer_of(name))
+        if scheme and not name.endswith("bias") and all(map(scheme.applies_to, _layers_of(name)))
     ]
     return Experts(
         count,
@@ -62,19 +71,26 @@ def find_experts(model: torch.nn.Module, text: Any, scheme: Quantization | None)
     )
 
 
-def _read(text: Any, names: tuple[str, ...]) -> int:
-    """The first that the config has; 0 if it has none, or one for each layer."""
-    values = (getattr(text, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int)), 0)
+def read_largest(text: Any, *names: str) -> int:
+    """The first of these that a config has, the largest where it has one for each layer; or 0."""
+    for name in names:
+        value = getattr(text, name, None)
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if numbers and all(isinstance(number, int) for number in numbers):
+            return max(numbers)
+    return 0
 
 
-def _layer_of(weight: str) -> str:
-    """The linear layer whose weight it is, as checkpoints name it.
+def _layers_of(weight: str) -> Iterator[str]:
+    """The linear layer whose weight it is, by the names that checkpoints give it.
 
-    They, and their lists of what is not quantised, name each expert's layers; transformers keeps
-    those of all experts in one, gates and ups together.
+    They, and their lists of what is not quantised, name each expert's layers, Mixtral's in a way of
+    its own; transformers keeps those of all experts in one, gates and ups together.
     """
     before, _, after = weight.partition(_PLACE)
     if after[0].isdigit():
-        return weight.rpartition(".")[0]
-    return f"{before}{_PLACE}0.{after.replace('gate_up', 'gate')}"
+        yield weight.rpartition(".")[0]
+        return
+    layer = after.replace("gate_up", "gate")
+    yield f"{before}{_PLACE}0.{layer}"
+    yield f"{before.replace('.mlp', '.block_sparse_moe')}{_PLACE}0.{_MIXTRAL.get(layer, layer)}"

@@ -94,8 +94,13 @@ def _facts(name: str, tokens: Tokens) -> ModelFacts:
     experts = find_experts(model, text, None)
     num_idle = experts.num_idle_parameters if experts else 0
     return ModelFacts(
-        *(name, path, len(tokens.ids), text.vocab_size),
-        *(num_parameters, num_parameters - num_idle, _has_weights(path)),
+        name,
+        path,
+        num_tokens=len(tokens.ids),
+        vocab_size=text.vocab_size,
+        num_parameters=num_parameters,
+        num_active_parameters=num_parameters - num_idle,
+        has_weights=_has_weights(path),
     )
 
 

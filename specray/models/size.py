@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specray.models.experts import Experts, find_experts, is_of_expert
+from specray.models.experts import Experts, find_experts, is_of_expert, read_largest
 from specray.models.known import KNOWN
 from specray.models.quantization import Quantization, read_quantization
 from specray.models.sources import BUNDLED_PREFIX, find_local
@@ -34,7 +34,7 @@ class ModelSize:
     num_kv_heads: int
     head_dim: int
     hidden_size: int
-    ffn_size: int  # of all that a token passes through in a layer
+    ffn_size: int  # of the widest layer; of a mixture's, that of a token's experts together
     vocab_size: int
     max_positions: int
     quantized_dtype: str | None = None  # of products with quantised weights; None: they are widened
@@ -163,4 +163,4 @@ def _ffn_size(text: Any, experts: Experts | None) -> int:
         size = getattr(text, "ffn_dim", 0)
     if experts is None:
         return size
-    return max(size, experts.per_token * getattr(text, "moe_intermediate_size", size))
+    return max(size, experts.per_token * (read_largest(text, "moe_intermediate_size") or size))

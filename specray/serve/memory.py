@@ -183,4 +183,6 @@ def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:
     rows = batch.num_sequences * (batch.max_depth + 1)
     # The residual stream and its norm; gate, up and their product, split over the ranks.
     activations = batch.num_tokens * (2 * size.hidden_size + 3 * size.ffn_size // num_ranks) * 2
+    if size.experts is not None:  # a copy of each token for each of its experts, and what they make
+        activations += batch.num_tokens * size.experts.per_token * 2 * size.hidden_size * 2
     return activations + rows * size.vocab_size * 4 * _SAMPLING_COPIES

@@ -20,7 +20,7 @@ from specray.config import (
     TargetPluginConfig,
 )
 from specray.errors import InvalidConfigError
-from specray.models import ModelShape, check_same_tokenizer, ngram_folder, read_shape, resolve
+from specray.models import Heads, check_same_tokenizer, ngram_folder, read_heads, resolve
 from specray.models.tokenizers import read_tokens
 from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.serve.engine_drafter import check_engine_drafter, drafting_config
@@ -258,7 +258,7 @@ def _resolve_target(target: LLMConfig, place: str) -> LLMConfig:
         return target
     with field(f"{place}.model_loading_config.model_source"):
         resolved = resolve(source)
-    shape = None if degree_of(target) == 1 else read_shape(resolved)
+    shape = None if degree_of(target) == 1 else read_heads(resolved)
     with field(f"{place}.engine_kwargs.tensor_parallel_size"):
         check_parallelism(target, shape)
     loading = target.model_loading_config.model_copy(update={"model_source": resolved})
@@ -294,7 +294,7 @@ def degree_of(target: LLMConfig) -> Any:
     return target.engine_kwargs.get("tensor_parallel_size", 1)
 
 
-def check_parallelism(target: LLMConfig, shape: ModelShape | None) -> None:
+def check_parallelism(target: LLMConfig, shape: Heads | None) -> None:
     """Checks that the model can be split over the target's GPUs, as far as its shape is known.
 
     Raises:

@@ -27,8 +27,10 @@ PatternName = Literal["poisson", "bursty", "diurnal"]
 _REQUESTS_PER_TRIAL = 100
 _LONGEST_S = 90.0
 _LIFETIMES = 4  # of an undisturbed request, at least, in a trial
-_LOADED_LIFETIMES = 2  # of one among the others, before what counts begins and while it counts
+_FILLING_LIFETIMES = 2  # of one among the others, before what counts begins
+_LOADED_LIFETIMES = 4  # of such a one, at least, that count
 _SETTLES = 50  # rounds of a request's lifetime and the number that are there at a time
+_MOST_PREFILL = 0.8  # of the time, in that
 _IS_AS_GOOD = 0.97  # a smaller pool is preferred down to this share of the best speed
 _PAYS_FROM = 1.03  # speed-ups below are noise, and a draft GPU is not
 
@@ -137,9 +139,10 @@ def advise(outcomes: Sequence[Outcome]) -> list[Advice]:
     return [_advise([o for o in outcomes if o.trial.qps == load]) for load in loads]
 
 
-def least_s(scenario: Scenario) -> float:
+def least_s(scenario: Scenario, qps: float) -> float:
     """Seconds that a trial has to have: in fewer hardly an answer that begins ends, too."""
-    return _LIFETIMES * _lifetime_s(scenario, scenario.lengths.answer)
+    alone_s = _lifetime_s(scenario, scenario.lengths.answer)
+    return max(_LIFETIMES * alone_s, _LOADED_LIFETIMES * _loaded_lifetime_s(scenario, qps))
 
 
 def speedup(off: Summary, other: Summary) -> float:
@@ -213,9 +216,9 @@ def _cluster(base: ClusterSettings, trial: Trial) -> ClusterSettings:
 def _make_load(scenario: Scenario, qps: float) -> _Load:
     if scenario.replayed:
         return _replay(scenario, qps)
-    from_s = _LOADED_LIFETIMES * _loaded_lifetime_s(scenario, qps)
+    from_s = _FILLING_LIFETIMES * _loaded_lifetime_s(scenario, qps)
     longest_s = min(_LONGEST_S, _REQUESTS_PER_TRIAL / qps)
-    counted_s = scenario.seconds or max(least_s(scenario), from_s, longest_s)
+    counted_s = scenario.seconds or max(least_s(scenario, qps), longest_s)
     pattern = _pattern(scenario.pattern, qps, counted_s)
     if isinstance(pattern, Bursty | Diurnal):  # of parts of a period the load is another
         counted_s = math.ceil(counted_s / pattern.period_s) * pattern.period_s
@@ -227,10 +230,11 @@ def _replay(scenario: Scenario, qps: float) -> _Load:
     """Whole rounds of a recording count, from its start, in a cluster that earlier ones filled."""
     first_s = scenario.replayed[0].at_s
     longest = max(arrival.num_answer_tokens for arrival in scenario.replayed)
-    life_s = max(_lifetime_s(scenario, longest), _loaded_lifetime_s(scenario, qps))
-    from_s = _LOADED_LIFETIMES * life_s
+    share = longest / scenario.lengths.answer
+    from_s = _FILLING_LIFETIMES * share * _loaded_lifetime_s(scenario, qps)
     round_s = len(scenario.replayed) / qps
-    until_s = from_s + (scenario.seconds or math.ceil(least_s(scenario) / round_s) * round_s)
+    counted_s = scenario.seconds or math.ceil(least_s(scenario, qps) / round_s) * round_s
+    until_s = from_s + counted_s
     arrivals = sorted(
         arrival._replace(at_s=from_s + number * round_s + (arrival.at_s - first_s))
         for number in range(-math.ceil(from_s / round_s), math.ceil((until_s - from_s) / round_s))
@@ -255,12 +259,18 @@ def _lifetime_s(scenario: Scenario, num_answer_tokens: float, num_requests: int 
 def _loaded_lifetime_s(scenario: Scenario, qps: float) -> float:
     """Of a request among those that such a load brings, as many as a target takes at most.
 
-    A step may take many times as long with them as for one request alone.
+    A step may take many times as long with them as for one request alone, and prompts of others
+    are read meanwhile.
     """
     cluster, num_requests, life_s = scenario.cluster, 1, 0.0
+    per_target = qps / cluster.num_targets
+    num_prompt = round(max(0, scenario.lengths.prompt - scenario.num_cached))
+    prefill_s = cluster.target.law.step_s(StepLoad(1, num_prompt, num_prompt, 0, num_prompt))
+    prefill_share = min(_MOST_PREFILL, per_target * prefill_s)
     for _ in range(_SETTLES):
-        life_s = _lifetime_s(scenario, scenario.lengths.answer, num_requests)
-        at_once = math.ceil(life_s * qps / cluster.num_targets)
+        decode_s = _lifetime_s(scenario, scenario.lengths.answer, num_requests)
+        life_s = decode_s / (1 - prefill_share)
+        at_once = math.ceil(life_s * per_target)
         num_requests = max(1, min(at_once, cluster.target.max_num_seqs))
     return life_s
 

@@ -1,5 +1,6 @@
 """What a run amounts to, in the figures that a service is judged by."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +10,8 @@ import numpy as np
 from specray.simulate.cluster import Run
 from specray.simulate.requests import Request
 from specray.simulate.target import Step
+
+_LEAST_SLACK, _MOST_SLACK = 0.05, 0.2
 
 
 class Percentiles(NamedTuple):
@@ -23,6 +26,7 @@ class Percentiles(NamedTuple):
 class Summary:
     """A run's figures, over the time that counts."""
 
+    num_arrived: int  # requests
     num_requests: int  # that finished
     offered_tokens_per_s: float  # answer tokens that were asked for
     tokens_per_s: float  # answer tokens that were committed
@@ -40,8 +44,13 @@ class Summary:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether what is asked for is answered, and does not pile up."""
-        return self.tokens_per_s >= 0.95 * self.offered_tokens_per_s
+        """Whether what is asked for is answered, and does not pile up.
+
+        How many requests are there when counting begins and ends is chance, and more so for few.
+        """
+        chance = 1 / math.sqrt(max(1, self.num_arrived))
+        slack = min(max(chance, _LEAST_SLACK), _MOST_SLACK)
+        return self.tokens_per_s >= (1 - slack) * self.offered_tokens_per_s
 
 
 def summarise(run: Run, from_s: float = 0.0, until_s: float | None = None) -> Summary:
@@ -62,6 +71,7 @@ def summarise(run: Run, from_s: float = 0.0, until_s: float | None = None) -> Su
     tpots = [tpot for request in ended if (tpot := _tpot_s(request)) is not None]
     target_s, draft_s = length_s * len(run.steps), run.ended_s * max(1, len(run.drafts))
     return Summary(
+        num_arrived=len(came),
         num_requests=len(ended),
         offered_tokens_per_s=sum(r.num_answer for r in came) / length_s,
         tokens_per_s=_sum(steps, "num_committed") / length_s,

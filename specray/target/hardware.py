@@ -75,7 +75,8 @@ def step_time_key(vllm_config: VllmConfig, hardware: str) -> dict[str, str]:
         "model": f"{model.model} {model.quantization}",
         "dtype": f"{model.dtype} {vllm_config.cache_config.cache_dtype}",
         "hardware": _hardware_name() if hardware == AUTO else hardware,
-        "ranks": str(parallel.tensor_parallel_size),
+        "ranks": str(parallel.tensor_parallel_size)
+        + (" by experts" * parallel.enable_expert_parallel),
         "threads": str(torch.get_num_threads()),
         "eager": str(model.enforce_eager),
     }

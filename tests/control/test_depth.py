@@ -154,6 +154,38 @@ def test_whether_a_token_is_taken_depends_on_none_behind_it(
         assert min(before, place) == min(after, place)
 
 
+def best_of_the_likeliest(chains: Chains, batch: Batch, law: Law) -> float:
+    """Of as many tokens as there may be, always those most likely to survive."""
+    survivals = np.sort(chains.survivals[chains.survivals > 0])[::-1]
+    expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(survivals)))
+    seconds = law.predict(batch.load, np.arange(len(expected), dtype=float))
+    return float((expected / seconds).max())
+
+
+def mixture(idle_share: float, fixed_s: float) -> Law:
+    """Steps that read experts: the first draft tokens bring the most of them."""
+    return Law(lambda n: fixed_s + 1 - idle_share**n)
+
+
+def test_a_mixture_s_steps_are_never_slower_than_plain_ones_and_hardly_than_the_best() -> None:
+    rng, lost = np.random.default_rng(0), []
+    choices = itertools.product((6 / 8, 28 / 32, 120 / 128), (0.05, 0.3), (1, 2, 4, 8, 16, 32))
+    for idle_share, fixed_s, num_chains in choices:
+        law = mixture(idle_share, fixed_s)
+        for _ in range(10):
+            rates = rng.uniform(0.2, 0.9, num_chains).tolist()
+            chains = even_chains(rates, rng.integers(1, 6, num_chains).tolist())
+            batch = replace(batch_of(num_chains), prudence=1.15)
+            chosen = goodput(chains, plan_depths(chains, batch, law).depths, batch, law)
+            plain = goodput(chains, (0,) * num_chains, batch, law)
+            best = best_of_the_likeliest(chains, batch, law)
+            assert chosen >= plain
+            lost.append(1 - chosen / best)
+
+    assert np.mean(lost) < 0.01
+    assert max(lost) < 0.3
+
+
 def test_tokens_that_cost_nothing_are_all_taken() -> None:
     chains = even_chains([0.1, 1.0, 0.5], [3, 5, 0])
 

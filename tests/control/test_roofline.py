@@ -7,7 +7,7 @@ from specray.control.hardware import PROFILES, HardwareProfile
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 
 LLAMA_70B = ModelShape(
-    num_parameters=70.6e9,
+    num_active_parameters=70.6e9,
     weight_bytes=141.2e9,
     kv_bytes_per_token=327_680,
     num_layers=80,
@@ -91,7 +91,7 @@ def test_a_mixture_reads_the_experts_that_its_tokens_are_likely_to_choose() -> N
 
 
 def test_a_mixture_is_bound_by_memory_for_longer() -> None:
-    mixture = replace(SMALL, num_parameters=2e8, expert_bytes=1.6e9, idle_share=7 / 8)
+    mixture = replace(SMALL, num_active_parameters=2e8, expert_bytes=1.6e9, idle_share=7 / 8)
     load = StepLoad(200, 200, 0)
 
     assert Roofline(SMALL, ROUND).intensity(load).side == "compute"

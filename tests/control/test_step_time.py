@@ -2,11 +2,12 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from specray.control.hardware import PROFILES
+from specray.control.hardware import PROFILES, HardwareProfile
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
 
@@ -183,6 +184,23 @@ def test_predictions_are_convex_whatever_is_learnt() -> None:
 
     assert (costs >= 0).all()
     assert (np.diff(costs) > -1e-9).all()
+
+
+def test_a_mixture_s_steps_are_learnt_from_few_tokens_and_hold_for_many() -> None:
+    """Measured are other speeds than the prior's, and what a step takes beside its reads."""
+    shape = ModelShape(1e8, 4e9, 1e4, 12, 1024, expert_bytes=3.8e9, idle_share=30 / 32)
+    cores = HardwareProfile("cores", 1e10, {"bfloat16": 1e12}, 1e10)
+    true = Roofline(shape, replace(cores, bandwidth=1.4e10), overhead_s=0.03)
+    model, rng = StepTimeModel(Roofline(shape, cores)), random.Random(0)
+    for _ in range(800):
+        load = StepLoad(size := rng.choice((1, 2, 4)), size + rng.randrange(4), 100 * size)
+        model.observe(load, true.step_s(load) * math.exp(rng.gauss(0, 0.03)))
+
+    for size in (1, 2, 4, 16, 64):
+        load = StepLoad(size, size, 100 * size)
+        assert model.step_s(load) == pytest.approx(true.step_s(load), rel=0.1)
+    seconds = model.predict(StepLoad(2, 2, 200), np.arange(200.0))
+    assert (np.diff(seconds) > 0).all()
 
 
 def core(num_tokens: int, num_prefill_tokens: int) -> float:

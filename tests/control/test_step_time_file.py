@@ -1,6 +1,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,30 @@ def test_what_was_learnt_against_another_prior_is_passed_over(
 
     assert [model.step_s(LOAD) for model in others] == begun_s
     assert caplog.text.count("the prior of other hardware") == 2
+
+
+def test_a_mixture_begins_anew_where_experts_were_not_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dense = ModelShape(1e8, 4e8, 1e4, 12, 512, "float32")
+    cores = HardwareProfile("cpu, 2 threads", 9.1e9, {"float32": 1e11}, 9.1e9)
+    before = StepTimeModel(Roofline(dense, cores))
+    for _ in range(20):
+        before.observe(LOAD, 0.5)
+    StepTimeFile(KEY, tmp_path).save(before)
+    file = only_file(tmp_path)
+    content = json.loads(file.read_text())
+    del content["model"]["experts"]  # as files of earlier versions lack it
+    file.write_text(json.dumps(content))
+    mixture = replace(dense, expert_bytes=3e8, idle_share=0.75)
+    after, same = (StepTimeModel(Roofline(shape, cores)) for shape in (mixture, dense))
+    begun_s = after.step_s(LOAD)
+    for model in (after, same):
+        StepTimeFile(KEY, tmp_path).load(model)
+
+    assert after.step_s(LOAD) == begun_s
+    assert "a model with other experts" in caplog.text
+    assert same.step_s(LOAD) == pytest.approx(0.5, rel=0.15)
 
 
 def test_a_first_start_is_nothing_to_talk_about(

@@ -71,13 +71,41 @@ def test_a_model_of_one_piece_has_none(tmp_path: Path) -> None:
     assert size.expert_bytes() == 0
 
 
-@pytest.mark.parametrize("per_token", [None, 0, 9, [2, 2]])
+def test_layers_may_each_have_a_number_of_their_own(tmp_path: Path) -> None:
+    """As in Hunyuan-A13B."""
+    config = {
+        "model_type": "hunyuan_v1_moe",
+        "dtype": "bfloat16",
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "moe_intermediate_size": [32] * LAYERS,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_experts": 8,
+        "moe_topk": [2] * LAYERS,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    size = read_size(str(tmp_path))
+
+    assert size is not None
+    assert size.experts == Experts(8, 2, LAYERS * 8 * EXPERT, 0)
+    assert size.ffn_size == 2 * 32
+
+
+@pytest.mark.parametrize("per_token", [None, 0, 9, []])
 def test_where_the_config_does_not_tell_a_token_passes_through_all(
-    tmp_path: Path, per_token: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    per_token: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("specray.models.experts._PER_TOKEN_NAMES", ("told",))
     size = mixture(tmp_path, told=per_token)
 
+    assert "does not tell" in caplog.text
     assert size.experts is not None
     assert size.num_active_parameters == size.num_parameters
 
@@ -107,3 +135,22 @@ def test_experts_are_quantised_like_other_layers(
     plain_experts = size.experts.num_parameters - size.experts.num_quantized
     assert size.expert_bytes() == 2 * plain_experts + size.experts.num_quantized
     assert size.weight_bytes() > size.expert_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kept", "share"),
+    [
+        (["re:.*block_sparse_moe.experts.*"], 0.0),
+        (["re:.*\\.w2$"], 2 / 3),
+        (["re:.*\\.w1$"], 1 / 3),  # gates and ups are kept together
+        (["block_sparse_moe.gate"], 1.0),
+    ],
+)
+def test_mixtral_s_checkpoints_have_names_of_their_own(
+    tmp_path: Path, kept: list[str], share: float
+) -> None:
+    scheme = {"quant_method": "fp8", "modules_to_not_convert": kept}
+    size = mixture(tmp_path, "mixtral", quantization_config=scheme)
+
+    assert size.experts is not None
+    assert size.experts.num_quantized == pytest.approx(share * size.experts.num_parameters)

@@ -165,8 +165,8 @@ def test_trials_can_be_told_apart_by_load_alone() -> None:
 
 def test_the_speed_up_is_of_tokens_per_second_where_one_can_not_keep_up() -> None:
     slow = run_trial(SCENARIO, Trial(1.0, "off")).summary
-    full = replace(slow, tokens_per_s=50.0, offered_tokens_per_s=100.0)
-    faster = replace(slow, tokens_per_s=90.0, offered_tokens_per_s=100.0)
+    busy = replace(slow, offered_tokens_per_s=100.0, num_arrived=1000)
+    full, faster = replace(busy, tokens_per_s=50.0), replace(busy, tokens_per_s=90.0)
 
     assert speedup(full, faster) == pytest.approx(1.8)
     assert slow.mean_tpot_s is not None

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from specray.simulate.arrivals import Arrival
@@ -28,6 +30,19 @@ def test_only_what_falls_into_the_window_counts() -> None:
     assert found.tokens_per_s == pytest.approx(10 / 1.0)
     assert found.offered_tokens_per_s == pytest.approx(20.0)
     assert not found.keeps_up
+
+
+@pytest.mark.parametrize(
+    ("num_arrived", "tokens_per_s", "keeps_up"),
+    [(10_000, 96, True), (10_000, 94, False), (100, 91, True), (100, 89, False), (4, 79, False)],
+)
+def test_few_requests_may_be_behind_by_chance(
+    num_arrived: int, tokens_per_s: float, keeps_up: bool
+) -> None:
+    run = simulate(cluster(is_enabled=False), requests([Arrival(0.0, 5, 20)]))
+    found = replace(summarise(run), num_arrived=num_arrived, offered_tokens_per_s=100.0)
+
+    assert replace(found, tokens_per_s=tokens_per_s).keeps_up == keeps_up
 
 
 def test_requests_of_one_token_have_no_time_per_token() -> None:

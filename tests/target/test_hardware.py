@@ -15,13 +15,21 @@ LOAD = StepLoad(1, 1, 100)
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"  # in the built-in table: nothing is downloaded
 
 
-def config(model: str = LLAMA, dtype: torch.dtype = torch.bfloat16, ranks: int = 4) -> Any:
+def config(
+    model: str = LLAMA,
+    dtype: torch.dtype = torch.bfloat16,
+    ranks: int = 4,
+    *,
+    has_expert_ranks: bool = False,
+) -> Any:
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=model, quantization=None, dtype=dtype, enforce_eager=False
         ),
         cache_config=SimpleNamespace(cache_dtype="auto"),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
+        parallel_config=SimpleNamespace(
+            tensor_parallel_size=ranks, enable_expert_parallel=has_expert_ranks
+        ),
     )
 
 
@@ -149,6 +157,7 @@ def test_step_times_are_kept_apart_by_what_they_depend_on() -> None:
     assert key == hardware.step_time_key(config(), "H100")
     others = [
         hardware.step_time_key(config(ranks=8), "H100"),
+        hardware.step_time_key(config(has_expert_ranks=True), "H100"),
         hardware.step_time_key(config(dtype=torch.float16), "H100"),
         hardware.step_time_key(config(model="other"), "H100"),
         hardware.step_time_key(config(), "H200"),

@@ -44,10 +44,12 @@ def run(args: argparse.Namespace) -> int:
 
         meta = collect_meta(sys.argv[1:])  # before the work, during which files may change
         scenario, facts = make_scenario(args)
-    if args.seconds is not None and args.seconds < (least := least_s(scenario)):
+    loaded_s = max(least_s(scenario, qps) for qps in _qps(loads, scenario))
+    if args.seconds is not None and args.seconds < loaded_s:
         complain(
-            f"--seconds {args.seconds:g}: below {least:.0f} hardly an answer ends in time, so that "
-            "systems that keep up are called full; leave it out, or give more"
+            f"--seconds {args.seconds:g}: below {loaded_s:.0f} hardly an answer ends in time "
+            "at the highest load, so that systems that keep up are called full; leave it out, "
+            "or give more"
         )
     max_depth = scenario.cluster.target.policy.max_depth
     depths = [depth for depth in loads.depths if depth <= max_depth]

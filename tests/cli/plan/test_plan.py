@@ -23,7 +23,7 @@ FACTS = Facts("big", "4 × H100", "small", "1 × L40S", 1, "0.7", "poisson", 5, 
 def summary(tpot_s: float, tokens_per_s: float = 100.0) -> Summary:
     tail = Percentiles(tpot_s, tpot_s, tpot_s)
     return Summary(
-        10, 100.0, tokens_per_s, tail, tail, tpot_s, 2.0, 0.5, 2.0, 3.0, 0.8, 0.1, 0.2, tail
+        1000, 10, 100.0, tokens_per_s, tail, tail, tpot_s, 2.0, 0.5, 2.0, 3.0, 0.8, 0.1, 0.2, tail
     )
 
 
