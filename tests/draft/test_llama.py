@@ -109,9 +109,10 @@ def test_a_batch_in_one_tensor_gives_the_same() -> None:
     torch.testing.assert_close(run(model, is_batched=True), run(model), rtol=1e-4, atol=1e-4)
 
 
-def test_half_precision_stays_close_to_transformers() -> None:
-    model = random_model(FITTING["llama"], torch.bfloat16)
-    exact = run(CausalLm(random_model(FITTING["llama"])))
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_half_precision_stays_close_to_transformers(name: str) -> None:
+    model = random_model(FITTING[name], torch.bfloat16)
+    exact = run(CausalLm(random_model(FITTING[name])))
     theirs, ours = run(CausalLm(copy.deepcopy(model))), run(LlamaPass(model))
     for logits, their_logits, our_logits in zip(exact, theirs, ours, strict=True):
         assert our_logits.dtype == torch.bfloat16
