@@ -4,10 +4,10 @@
 
 Runs a random Qwen3-MoE in vLLM on this machine's first allowed core: 8 layers of 32 experts, 2 for
 each token, 0.8 GB in float32. As many requests as a step shall have tokens decode together, so that
-each token chooses experts of its own. Sizes take turns, a few steps each. Three predictions begin
-from the machine's measured bandwidth and FLOP/s: the roofline, the same of a dense model of all its
-parameters, and what `StepTimeModel` has learnt from the plain steps of 1 to 8 tokens alone. All
-are held against the step of one token, as what every step takes besides is none of theirs.
+each token chooses experts of its own. Sizes take turns, a few steps each. Predictions, in
+milliseconds as all else, begin from the core's measured bandwidth and FLOP/s: the roofline, that of
+a dense model of all its parameters, and what `StepTimeModel` learns on each of them from the
+medians of steps of 1 to 8 tokens alone.
 """
 
 import argparse
@@ -45,14 +45,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
         seconds = measured_steps(folder, args.turns)
-        result = compared(folder, {size: statistics.median(seconds[size]) for size in SIZES})
-    for row in result:
-        print("  ".join(f"{name} {value:6.2f}" for name, value in row.items()), flush=True)
+        result = compared(folder, seconds)
+    for row in result["steps"]:
+        print("  ".join(f"{name} {value:6.1f}" for name, value in row.items()), flush=True)
     if args.json:
         from specray.cli.bench.report import collect_meta
 
-        meta = collect_meta([]) | {"command": command(), "times": "in units of a one-token step"}
-        args.json.write_text(json.dumps({"meta": meta, "steps": result}, indent=1) + "\n")
+        meta = collect_meta([]) | {"command": command()}
+        args.json.write_text(json.dumps({"meta": meta, **result}, indent=1) + "\n")
 
 
 def save_model(folder: str) -> None:
@@ -122,8 +122,8 @@ def decoding_steps(engine: Any, size: int, seed: int) -> list[float]:
     return seconds[1:STEPS_PER_TURN]
 
 
-def compared(folder: str, seconds: dict[int, float]) -> list[dict[str, float]]:
-    """Each size's step in units of the step of one token: measured, and predicted."""
+def compared(folder: str, seconds: dict[int, list[float]]) -> dict[str, Any]:
+    """Each size's step: its median, 10th and 90th percentile, and what is predicted."""
     import numpy as np
     import torch
 
@@ -147,7 +147,7 @@ def compared(folder: str, seconds: dict[int, float]) -> list[dict[str, float]]:
     for _ in range(50):
         for n in LEARNT_SIZES:
             for model in (learnt, learnt_dense):
-                model.observe(load_of(n), seconds[n])
+                model.observe(load_of(n), statistics.median(seconds[n]))
     laws: dict[str, StepTime] = {
         "roofline": Roofline(shape, profile),
         "dense roofline": Roofline(dense, profile),
@@ -156,14 +156,13 @@ def compared(folder: str, seconds: dict[int, float]) -> list[dict[str, float]]:
     }
     rows = []
     for n, measured in seconds.items():
-        row = {"tokens": float(n), "measured": measured / seconds[1]}
-        for name, law in laws.items():
-            one, many = (
-                float(law.predict(load, np.zeros(1))[0]) for load in (load_of(1), load_of(n))
-            )
-            row[name] = many / one
-        rows.append(row)
-    return rows
+        low, *_, high = statistics.quantiles(measured, n=10)
+        times = {"measured": statistics.median(measured), "p10": low, "p90": high}
+        times |= {
+            name: float(law.predict(load_of(n), np.zeros(1))[0]) for name, law in laws.items()
+        }
+        rows.append({"tokens": n} | {name: round(1e3 * s, 2) for name, s in times.items()})
+    return {"core": {"bandwidth": speeds.bandwidth, "flops": speeds.peak_flops}, "steps": rows}
 
 
 def load_of(size: int) -> Any:

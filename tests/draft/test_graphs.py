@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from specray.config import ModelDraftConfig
 from specray.draft import graphs
@@ -54,19 +54,20 @@ class Recorder:
         return replay
 
 
-def make_model(device: str = "cpu") -> LlamaPass:
+def make_model(device: str = "cpu", kind: type[PreTrainedConfig] = LlamaConfig) -> LlamaPass:
     torch.manual_seed(5)
-    config = LlamaConfig(
+    config = kind(
         vocab_size=VOCAB_SIZE,
         hidden_size=48,
         intermediate_size=64,
         num_hidden_layers=3,
         num_attention_heads=6,
         num_key_value_heads=2,
+        head_dim=8,
         max_position_embeddings=2000,
         initializer_range=0.3,
     )
-    model = LlamaPass(LlamaForCausalLM(config).eval().to(device))
+    model = LlamaPass(AutoModelForCausalLM.from_config(config).eval().to(device))
     model.copies_rows = True  # as on a GPU
     return model
 
@@ -116,8 +117,11 @@ def run(model: LlamaPass | GraphedModel, plain: LlamaPass, lengths: list[int]) -
 
 @pytest.mark.parametrize("lengths", [[5], [300, 7], [40, 3, 9, 12, 30], [3] * 9])
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_it_computes_what_the_model_does(lengths: list[int], device: str) -> None:
-    model = make_model(device)
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
+def test_it_computes_what_the_model_does(
+    lengths: list[int], device: str, kind: type[PreTrainedConfig]
+) -> None:
+    model = make_model(device, kind)
     graphed = GraphedModel(model, 16 * MOST_TOKENS, Recorder().record if device == "cpu" else None)
     for _ in range(RECORD_AT + 1):  # not recorded, recorded, and over what that has left
         torch.testing.assert_close(
