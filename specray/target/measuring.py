@@ -9,7 +9,10 @@ import torch
 
 _LARGEST_S = 0.25  # what a size may take, its repetitions together; of the smallest, whatever it is
 _REPEATS = 3
-_MATRIX_WIDTHS = (4096, 8192)  # 64 and 256 MiB in float32: the larger beyond what a core gets to cache
+_MATRIX_WIDTHS = (
+    4096,
+    8192,
+)  # 64 and 256 MiB in float32: the larger beyond what a core gets to cache
 _COPY_BYTES = tuple(1 << i for i in range(26, 30))  # the largest is beyond a GPU's caches
 _PRODUCT_WIDTHS = tuple(1 << i for i in range(8, 14))
 
