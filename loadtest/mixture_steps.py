@@ -42,6 +42,11 @@ def main() -> None:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
+    from specray.cli.bench.report import collect_meta
+
+    meta = collect_meta([]) | {
+        "command": command()
+    }  # before the work, during which files may change
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
         seconds = measured_steps(folder, args.turns)
@@ -49,9 +54,6 @@ def main() -> None:
     for row in result["steps"]:
         print("  ".join(f"{name} {value:6.1f}" for name, value in row.items()), flush=True)
     if args.json:
-        from specray.cli.bench.report import collect_meta
-
-        meta = collect_meta([]) | {"command": command()}
         args.json.write_text(json.dumps({"meta": meta, **result}, indent=1) + "\n")
 
 

@@ -3,13 +3,11 @@
 import math
 from collections.abc import Callable
 
-from specray.control.deep_answers import DeepAnswers
 from specray.control.latency import WaitTime
 
 _PERIOD = 16  # steps between two looks, as one takes a plan for each depth
 _SAME_WAIT = 0.02  # of a step, by which the waits for one token and for many may differ
 _HOPELESS = 8  # looks, one of which asks for short answers where no step waits for any
-_IDLE = 10  # times as long as a step, after which the next is not the same load's
 
 
 class AnswerDepth:
@@ -17,24 +15,13 @@ class AnswerDepth:
 
     A plan weighs depths against the time of the step. What a draft needs for each token counts,
     too, where it does not work ahead: a step waits longer the more is asked for, and answers for
-    which no step waits are late, which keeps the draft from those that are wanted by then. Whether
-    that is the better way is tried now and then, apart for loads of each size: see `DeepAnswers`.
+    which no step waits are late, which keeps the draft from those that are wanted by then.
     """
 
     def __init__(self) -> None:
         """Knows nothing yet."""
         self._depth = 1
-        self._ways: dict[int, DeepAnswers] = {}  # by powers of two of the requests
-        self._way: DeepAnswers | None = None  # by which the coming step's answers were asked for
-        self._ended_at = 0.0  # the latest step, in seconds
         self._next_look = self._num_hopeless = 0
-
-    def observe(self, num_requests: int, num_committed: int, step_s: float, now_s: float) -> None:
-        """Note what came of a step that verified what was asked for, and when it ended."""
-        seconds, self._ended_at = now_s - self._ended_at, now_s
-        if self._way is not None and num_requests > 0 and 0 < seconds < _IDLE * step_s:
-            self._way.observe(num_requests, num_committed, seconds)
-        self._way = None
 
     def choose(
         self,
@@ -43,7 +30,6 @@ class AnswerDepth:
         step_s: float,
         goodput: Callable[[int], float],
         step: int,
-        num_requests: int,
     ) -> int:
         """The depth to ask for.
 
@@ -57,15 +43,10 @@ class AnswerDepth:
             step_s: How long a step takes.
             goodput: What so many are expected to bring, the wait included.
             step: The step's number; not for each is there a choice.
-            num_requests: That decode.
         """
-        self._way = None
         shortest_s = wait_s(1)
         is_hopeless = math.isinf(shortest_s)
         if not is_hopeless and wait_s(most) - shortest_s <= _SAME_WAIT * step_s:
-            return most
-        self._way = self._ways.setdefault(num_requests.bit_length(), DeepAnswers())
-        if self._way.is_deep:
             return most
         is_lost = not is_hopeless and math.isinf(wait_s(self._depth))
         if step < self._next_look and not is_lost:

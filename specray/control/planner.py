@@ -135,10 +135,6 @@ class Planner:
         if load.num_prefill_tokens == 0:
             self._decode_s = seconds
 
-    def observe_progress(self, num_requests: int, num_committed: int, now_s: float) -> None:
-        """Note how many requests the step that was observed gave tokens, how many, and when."""
-        self._answer_depth.observe(num_requests, num_committed, self._step_s, now_s)
-
     def observe_turnaround(
         self, seconds: float, num_requests: int, *, is_speculative: bool
     ) -> None:
@@ -264,9 +260,7 @@ class Planner:
         def goodput(depth: int) -> float:
             return self.plan(at_most(offers, depth), num_plain, wait_s(depth)).goodput
 
-        return self._answer_depth.choose(
-            most, wait_s, self._decode_s, goodput, self._num_wanted, num_plain + len(offers)
-        )
+        return self._answer_depth.choose(most, wait_s, self._decode_s, goodput, self._num_wanted)
 
     def _is_worth_it(
         self, speculative: DepthPlan, num_decoding: int, chance: float, wait_s: float

@@ -56,7 +56,10 @@ def find_experts(model: torch.nn.Module, text: Any, scheme: Quantization | None)
         return None
     count, per_token = read_largest(text, *_COUNT_NAMES), read_largest(text, *_PER_TOKEN_NAMES)
     if not 0 < per_token <= count:
-        logger.warning("its config does not tell how many of its experts a token passes through")
+        logger.warning(
+            "the config of %s does not tell how many of its experts a token passes through",
+            getattr(text, "model_type", "a model"),
+        )
         count = per_token = 1
     quantized = [
         weight

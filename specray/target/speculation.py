@@ -288,7 +288,6 @@ class Speculation:
             stats.step_time.observe(step_s)
         self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
         self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
-        self._planner.observe_progress(num_grown, num_committed, self._clock())
 
     def commit(
         self,

@@ -16,7 +16,7 @@ def goodput(wait_s: Callable[[int], float]) -> Callable[[int], float]:
 
 
 def choose(chooser: AnswerDepth, wait_s: Callable[[int], float], most: int = 5) -> int:
-    return chooser.choose(most, wait_s, STEP_S, goodput(wait_s), next(STEPS), 8)
+    return chooser.choose(most, wait_s, STEP_S, goodput(wait_s), next(STEPS))
 
 
 @pytest.mark.parametrize(("per_token_s", "best"), [(0.0, 5), (0.006, 4), (0.012, 3), (0.03, 1)])
@@ -36,7 +36,7 @@ def test_depths_are_weighed_now_and_then_only() -> None:
         return goodput(wait_s)(depth)
 
     for _ in range(160):
-        chooser.choose(5, wait_s, STEP_S, count, next(STEPS), 8)
+        chooser.choose(5, wait_s, STEP_S, count, next(STEPS))
     assert num_plans <= 10 * 5
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_weighed_where_the_depth_makes_no_difference() -> None:
     def fail(depth: int) -> float:
         raise AssertionError(depth)
 
-    assert AnswerDepth().choose(5, lambda _: 0.02, STEP_S, fail, next(STEPS), 8) == 5
+    assert AnswerDepth().choose(5, lambda _: 0.02, STEP_S, fail, next(STEPS)) == 5
 
 
 def test_a_depth_that_has_become_too_slow_is_left_at_once() -> None:
@@ -72,56 +72,3 @@ def test_where_no_step_waits_short_answers_are_tried_now_and_then() -> None:
     assert set(depths) == {1, 5}
     assert 0.08 < depths.count(1) / len(depths) < 0.2
     assert [choose(chooser, lambda depth: 0.012 * depth) for _ in range(20)][-1] == 3
-
-
-def costly_wait_s(depth: int) -> float:
-    return 0.03 * depth
-
-
-def depths_of(
-    chooser: AnswerDepth,
-    num_steps: int,
-    rate: Callable[[int], float],
-    num_requests: int = 8,
-    pause_s: float = 0.0,
-) -> list[int]:
-    """What is asked for, step by step, and brings so many tokens for each request."""
-    depths, now_s = [], 0.0
-    for _ in range(num_steps):
-        wait_s = costly_wait_s
-        depths.append(chooser.choose(5, wait_s, STEP_S, goodput(wait_s), next(STEPS), num_requests))
-        now_s += STEP_S + pause_s
-        chooser.observe(num_requests, round(100 * rate(depths[-1])), STEP_S, now_s)
-    return depths
-
-
-def late_but_deep(depth: int) -> float:
-    return 3.0 if depth == 5 else 2.0
-
-
-def test_deep_answers_that_come_too_late_are_asked_for_where_they_bring_more() -> None:
-    chooser = AnswerDepth()
-
-    assert depths_of(chooser, 90, late_but_deep) == [1] * 90
-    depths_of(chooser, 300, late_but_deep)
-    assert depths_of(chooser, 5000, late_but_deep).count(5) > 0.95 * 5000
-
-
-def test_each_size_of_load_has_a_choice_of_its_own() -> None:
-    chooser = AnswerDepth()
-    depths_of(chooser, 5000, late_but_deep)
-
-    assert depths_of(chooser, 90, late_but_deep, num_requests=16) == [1] * 90
-    assert depths_of(chooser, 90, late_but_deep).count(5) > 60
-
-
-def test_time_in_which_nobody_asks_is_no_step_s() -> None:
-    assert set(depths_of(AnswerDepth(), 300, late_but_deep, pause_s=1.0)) == {1}
-
-
-def test_steps_that_nobody_was_asked_for_show_nothing() -> None:
-    chooser = AnswerDepth()
-    for n in range(300):
-        chooser.observe(8, 16, STEP_S, n * STEP_S)
-
-    assert depths_of(chooser, 50, late_but_deep) == [1] * 50

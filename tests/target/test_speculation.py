@@ -936,31 +936,11 @@ def test_where_everything_is_verified_a_plain_step_is_seen_now_and_then(world: W
 def test_a_draft_too_slow_for_the_whole_depth_is_waited_for_at_a_smaller_one(world: World) -> None:
     world.draft_token_s = 0.3 * MAX_WAIT_S  # three fit
     world.open()
-    world.run(90)
+    world.run(300)
 
     wanted = [c.depth for _, frame in world.streams.sent[-50:] for c in frame.commits]
     assert 2 <= sum(wanted) / len(wanted) <= 3.5
     assert sum(world.num_used[-50:]) >= 45
-
-
-def test_a_draft_that_is_late_is_asked_for_more_than_is_waited_for_if_that_brings_more(
-    world: World,
-) -> None:
-    """What comes a step late still holds tokens of use, if it is deep."""
-    world.draft_token_s = 0.3 * MAX_WAIT_S
-    session = world.open()
-
-    def speed(num_steps: int) -> float:
-        num_tokens, began_at = len(session.token_ids), world.clock.now
-        world.run(num_steps)
-        return (len(session.token_ids) - num_tokens) / (world.clock.now - began_at)
-
-    world.run(40)
-    waited_for = speed(50)
-    world.run(300)
-    assert speed(1000) > 1.03 * waited_for
-    wanted = [c.depth for _, frame in world.streams.sent[-500:] for c in frame.commits]
-    assert sum(wanted) / len(wanted) > 4
 
 
 def test_a_draft_that_falls_silent_and_answers_again_is_used_again(world: World) -> None:
