@@ -31,6 +31,7 @@ _EAGLE_NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
 
 def save(folder: Path) -> None:
     """Writes model and tokenizer as `save_pretrained` does."""
+    torch.manual_seed(0)
     _save(LlamaForCausalLM(_config()), folder, _SPREAD)
 
 
@@ -44,11 +45,11 @@ def save_mixture(folder: Path) -> None:
         num_experts=8,
         num_experts_per_tok=2,
     )
+    torch.manual_seed(0)
     _save(Qwen3MoeForCausalLM(config), folder, _MIXTURE_SPREAD)
 
 
 def _save(model: PreTrainedModel, folder: Path, layer_spread: float) -> None:
-    torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if weight.dim() > 1:
             spread = _HEAD_SPREAD if name == "lm_head.weight" else layer_spread
