@@ -80,7 +80,7 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     and where it stops rising is the optimum over all depths (tests compare brute force); with more
     prudence, that of steps whose draft tokens take so much longer. A mixture's seconds are not
     convex: the first draft tokens bring most experts. Then the peak may be the first of two, and
-    the further one higher, in random draws by 1 % on average and up to a quarter (see the tests).
+    the further one higher: in the tests' random draws by less than 1 % on average, 30 % at most.
 
     To stop there, instead of looking for a peak further on, is what keeps sampled output exact
     whatever the step time does: whether a token is verified depends on survivals of tokens before
