@@ -27,7 +27,7 @@ from specray.distill.engines import GROUPED_ATTENTION, load_model, load_template
 from specray.distill.generation import SampleRequest
 from specray.distill.transformers_engine import TransformersGenerator
 from specray.draft.trimmed_head import read_head_token_ids
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.types import SamplingSettings
 
 TARGET = "bundled:smollm2-135m-instruct"

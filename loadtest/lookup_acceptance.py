@@ -28,7 +28,7 @@ from specray.cli.bench.report import collect_meta
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.types import Commit, OpenSession, SamplingSettings
 
 MODEL = "bundled:smollm2-135m-instruct"

@@ -133,7 +133,7 @@ def compared(folder: str, seconds: dict[int, list[float]]) -> dict[str, Any]:
     from specray.control.model_shape import shape_of
     from specray.control.roofline import Roofline, StepTime
     from specray.control.step_time import StepTimeModel
-    from specray.models import read_size
+    from specray.models.size import read_size
     from specray.target.measuring import measure
 
     size = read_size(folder)

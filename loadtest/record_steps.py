@@ -34,7 +34,7 @@ from specray.cli.bench.service import run_service
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.config import PromptLookupConfig
 from specray.draft.prompt_lookup import PromptLookup
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.serve import app, settings
 from specray.target.scheduler import SpeculativeScheduler
 from tests.target.engine import Engine, FakeRouter, Job, specray_engine, speculating

@@ -66,7 +66,7 @@ def start_engine(model: str, core: int) -> Any:
     os.sched_setaffinity(0, {core})
     from vllm import EngineArgs, LLMEngine
 
-    from specray.models import resolve
+    from specray.models.sources import resolve
 
     return LLMEngine.from_engine_args(
         EngineArgs(

@@ -30,7 +30,7 @@ from specray.control.calibration import NUM_BINS, Calibration, expected_error
 from specray.control.survival import Offer, SurvivalModel, Verification
 from specray.draft.factory import make_proposer
 from specray.draft.proposer import Proposer
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.sampling import reference
 from specray.sampling.reference import Verdict
 from specray.sampling.truncation import BatchSampling, truncate

@@ -30,7 +30,7 @@ import psutil
 import yaml
 
 from specray.cli.bench.report import collect_meta
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.serve.pools import read_pools
 from specray.serve.settings import validate
 

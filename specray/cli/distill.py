@@ -15,8 +15,8 @@ from specray.distill import STEPS, DistillSettings, Pipeline
 from specray.distill.losses import LOSSES
 from specray.distill.settings import ENGINES
 from specray.errors import InvalidConfigError
-from specray.models import resolve
 from specray.models.memory import is_shortage
+from specray.models.sources import resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,13 +43,21 @@ class StepTime(Protocol):
         """
 
 
+class Window(NamedTuple):
+    """Layers that read only the latest tokens."""
+
+    num_layers: int
+    num_tokens: int
+    kv_bytes_per_token: float
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """What a model's forward pass moves and computes, over all its ranks together."""
 
     num_active_parameters: float  # that a token passes through: of a mixture's, its experts' alone
     weight_bytes: float  # of all
-    kv_bytes_per_token: float
+    kv_bytes_per_token: float  # in the layers that read all tokens
     num_layers: int
     hidden_size: int
     dtype: str = "bfloat16"  # in which it computes
@@ -57,16 +65,31 @@ class ModelShape:
     attention_width: int = 0  # heads times their dimension; 0: the hidden size
     expert_bytes: float = 0.0  # of the weights, those of routed experts
     idle_share: float = 0.0  # of a layer's experts, that a token does not pass through
+    windows: tuple[Window, ...] = ()  # the other layers
 
     @property
     def flops_per_token(self) -> float:
         """FLOPs of one token's matrix products."""
         return 2.0 * self.num_active_parameters
 
-    @property
-    def flops_per_read(self) -> float:
-        """FLOPs of one token's attention to one other token."""
-        return 4.0 * self.num_layers * (self.attention_width or self.hidden_size)
+    def attention_flops(self, num_tokens: float) -> float:
+        """FLOPs of one token's attention to so many others."""
+        num_read = self.num_layers * num_tokens
+        for layers in self.windows:
+            num_read -= layers.num_layers * max(0.0, num_tokens - layers.num_tokens)
+        return 4.0 * (self.attention_width or self.hidden_size) * num_read
+
+    def kv_bytes(self, num_requests: int, num_tokens: int) -> float:
+        """Keys and values that a step reads of requests that have so many tokens together.
+
+        All are taken to be of the mean length.
+        """
+        mean = num_tokens / max(1, num_requests)
+        in_windows = sum(
+            num_requests * min(mean, layers.num_tokens) * layers.kv_bytes_per_token
+            for layers in self.windows
+        )
+        return self.kv_bytes_per_token * num_tokens + in_windows
 
     def read_bytes(self, num_tokens: Numbers) -> Numbers:
         """Weights that a step of so many tokens reads, where each expert is as likely as any.
@@ -130,13 +153,13 @@ class Roofline:
         return self.hardware.flops(self.model.dtype) * self.num_ranks
 
     def _bytes(self, load: StepLoad, num_tokens: Numbers) -> Numbers:
-        kv_bytes = self.model.kv_bytes_per_token * load.num_kv_tokens
+        kv_bytes = self.model.kv_bytes(load.num_requests, load.num_kv_tokens)
         return self.model.read_bytes(num_tokens) + kv_bytes
 
     def _flops(self, load: StepLoad, num_tokens: Numbers) -> Numbers:
         """A token attends to its own request; all are taken to be of the mean length."""
         mean_reads = load.num_kv_tokens / max(1, load.num_requests)
-        per_token = self.model.flops_per_token + self.model.flops_per_read * mean_reads
+        per_token = self.model.flops_per_token + self.model.attention_flops(mean_reads)
         return num_tokens * per_token
 
     def _collectives_s(self, num_tokens: Numbers) -> Numbers:

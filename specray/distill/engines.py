@@ -13,6 +13,7 @@ from specray.distill.template import ChatTemplate, read_template
 from specray.distill.transformers_engine import TransformersGenerator
 from specray.errors import InvalidConfigError
 from specray.models import cuda
+from specray.models.unreadable import UNREADABLE
 
 _AT_ONCE = {"cpu": 128, "cuda": 4096}  # texts: past these a step only gets longer
 
@@ -36,7 +37,7 @@ def load_model(path: str, device: str, dtype: torch.dtype, attention: str = "sdp
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention
         )
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidConfigError(f"model {path} can't be loaded: {error}") from error
     return model.to(device)
 
@@ -49,7 +50,7 @@ def load_template(target: str) -> ChatTemplate:
     """
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(target)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidConfigError(f"target {target}: no tokenizer: {error}") from error
     return read_template(tokenizer, _end_ids(target))
 
@@ -92,7 +93,7 @@ def _check_lengths(settings: DistillSettings) -> None:
     config: Any
     try:
         config = AutoConfig.from_pretrained(settings.target)
-    except (OSError, ValueError):
+    except UNREADABLE:
         return  # vLLM may know models that transformers doesn't
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     if limit is not None and settings.max_prompt_tokens + settings.max_answer_tokens > limit:

@@ -18,9 +18,10 @@ from specray.distill.shards import find_shards, load_shard
 from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError
-from specray.models import check_same_tokenizer, resolve
 from specray.models.draft_layers import holds_layers, read_layers
 from specray.models.quantised import dequantise, quantise
+from specray.models.sources import resolve
+from specray.models.tokenizers import check_same_tokenizer
 
 _PROBE_ROWS, _PROBE_WIDTH = 4, 96  # tokens that layers are chosen by: minutes on one core
 _PROBE_SHARDS, _PER_SHARD = 8, 16  # answers of which these are; a shard's prompts are of one length

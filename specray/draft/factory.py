@@ -1,11 +1,11 @@
 """From settings to a proposer."""
 
+import sys
 from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 
 from specray.config import (
     CustomDraftConfig,
@@ -16,17 +16,13 @@ from specray.config import (
 )
 from specray.draft.fair_share import FairShare
 from specray.draft.hybrid import HybridProposer
-from specray.draft.loading import load_language_model
-from specray.draft.model import ModelProposer
 from specray.draft.ngrams import NgramProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
-from specray.draft.slowed import SlowedModel, Slowness
-from specray.draft.translation import TranslatedProposer, translate
+from specray.draft.slowness import Slowness
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import NGRAM_FILE, load_ngrams
-from specray.models.sources import ngram_folder, resolve
-from specray.models.vocabulary import Vocabulary
+from specray.models.sources import ngram_folder
 
 
 def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Proposer:
@@ -41,12 +37,12 @@ def make_proposer(config: DraftConfig, slowness: Slowness | None = None) -> Prop
     """
     share = FairShare(config.weights)
     if config.method == "model" and config.model is not None:
-        return _model_proposer(config.model, share, slowness)
+        return _model_proposer(config.model, config.cpus, share, slowness)
     if config.method == "custom" and config.custom is not None:
-        return _custom_proposer(config.custom)
+        return _custom_proposer(config.custom, config.cpus)
     lookup = PromptLookup(config.prompt_lookup, share)
     if config.method == "hybrid" and config.model is not None:
-        model = _model_proposer(config.model, share, slowness)
+        model = _model_proposer(config.model, config.cpus, share, slowness)
         quick = None
         if config.ngram is not None:  # the model drafts ahead for what they propose
             quick = _ngram_proposer(config.ngram.model_copy(update={"fan_out": 0}))
@@ -71,29 +67,12 @@ def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
 
 
 def _model_proposer(
-    config: ModelDraftConfig, share: FairShare, slowness: Slowness | None
+    config: ModelDraftConfig, cpus: Collection[int], share: FairShare, slowness: Slowness | None
 ) -> Proposer:
-    if config.target_tokenizer is None:
-        return _proposer_of(config, None, share, slowness)
-    target = Vocabulary(resolve(config.target_tokenizer))
-    translation = translate(target, Vocabulary(resolve(config.model)))
-    proposer = _proposer_of(config, translation.draft_ids, share, slowness)
-    return TranslatedProposer(proposer, translation)
+    from specray.draft import model_factory  # PyTorch: seconds and 400 MB that others do without
 
-
-def _proposer_of(
-    config: ModelDraftConfig,
-    allowed: Collection[int] | None,
-    share: FairShare,
-    slowness: Slowness | None,
-) -> ModelProposer:
-    model = load_language_model(resolve(config.model), config, allowed)
-    if slowness is not None:
-        model = SlowedModel(model, slowness)
-    generator = torch.Generator(model.device)
-    # Fresh entropy: replicas that drew alike would repeat each other's guesses.
-    generator.seed()
-    return ModelProposer(model, config, generator, share=share)
+    _limit_threads(cpus)
+    return model_factory.make_model_proposer(config, share, slowness)
 
 
 def _ngram_proposer(config: NgramDraftConfig) -> NgramProposer:
@@ -107,11 +86,20 @@ def _ngram_proposer(config: NgramDraftConfig) -> NgramProposer:
     return NgramProposer(ngrams, np.random.default_rng(), config.fan_out)
 
 
-def _custom_proposer(config: CustomDraftConfig) -> Proposer:
+def _custom_proposer(config: CustomDraftConfig, cpus: Collection[int]) -> Proposer:
     module, _, name = config.import_path.partition(":")
     try:
-        made: Any = getattr(import_module(module), name)(**config.kwargs)
+        proposer_class = getattr(import_module(module), name)
+        _limit_threads(cpus)
+        made: Any = proposer_class(**config.kwargs)
     except (ImportError, AttributeError, TypeError) as error:
         raise InvalidConfigError(f"draft.custom {config.import_path}: {error}") from error
     proposer: Proposer = made
     return proposer
+
+
+def _limit_threads(cpus: Collection[int]) -> None:
+    """Keeps PyTorch, where it is loaded, to a thread for each of these cores; none leaves it."""
+    torch = sys.modules.get("torch")
+    if cpus and torch is not None:
+        torch.set_num_threads(len(cpus))

@@ -14,6 +14,7 @@ from specray.draft.llama import LlamaPass
 from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
 from specray.models import cuda
+from specray.models.unreadable import UNREADABLE
 
 
 def load_language_model(
@@ -88,5 +89,5 @@ def _load(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
             attn_implementation="sdpa",
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidConfigError(f"draft model {path} can't be loaded: {error}") from error

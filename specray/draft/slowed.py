@@ -2,19 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.language_model import LanguageModel
-
-
-@dataclass(slots=True)
-class Slowness:
-    """How slow; may change at any time, from any thread."""
-
-    pass_ms: float  # the least that a forward pass takes
+from specray.draft.slowness import Slowness
 
 
 class SlowedModel:

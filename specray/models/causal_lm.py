@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from specray.errors import InvalidConfigError
 from specray.models import cuda
+from specray.models.unreadable import UNREADABLE
 
 
 def load_causal_lm(path: str) -> Any:
@@ -20,6 +21,6 @@ def load_causal_lm(path: str) -> Any:
     cuda.prepare(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidConfigError(f"model {path} can't be loaded: {error}") from error
     return model.eval().to(device)

@@ -1,15 +1,19 @@
 """What a model's config.json says about its heads."""
 
+import math
 from typing import Any, NamedTuple
 
 from transformers import AutoConfig
+
+from specray.models.kv_cache import layer_configs, num_kv_heads
+from specray.models.unreadable import UNREADABLE
 
 
 class Heads(NamedTuple):
     """The numbers that decide how a model can be split."""
 
     num_heads: int
-    num_kv_heads: int
+    num_kv_heads: int  # where layers differ, what can be split as all of theirs can
 
 
 def read_heads(model: str) -> Heads | None:
@@ -17,10 +21,17 @@ def read_heads(model: str) -> Heads | None:
     config: Any
     try:
         config = AutoConfig.from_pretrained(model)
-    except (OSError, ValueError):
+    except UNREADABLE:
         return None
-    text = config.get_text_config()
-    num_heads = getattr(text, "num_attention_heads", None)
-    if num_heads is None:
+    return heads_of(config.get_text_config())
+
+
+def heads_of(text: Any) -> Heads | None:
+    """The heads that a model's config tells of; None if it has no such heads."""
+    layers = [*layer_configs(text)]
+    if not all(hasattr(layer, "num_attention_heads") for layer in layers):
         return None
-    return Heads(num_heads, getattr(text, "num_key_value_heads", None) or num_heads)
+    return Heads(
+        math.gcd(*(layer.num_attention_heads for layer in layers)),
+        math.gcd(*(num_kv_heads(layer) for layer in layers)),
+    )

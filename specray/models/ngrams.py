@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from specray.errors import InvalidConfigError
 
@@ -128,8 +128,8 @@ def load_ngrams(folder: Path) -> NgramModel | None:
     if not path.is_file():
         return None
     try:
-        # Copied: who maps a file that is written anew in its place is killed at the next look-up.
-        tensors: dict[str, Any] = {k: v.numpy().copy() for k, v in load_file(path).items()}
+        # Read, not mapped: a look-up in what is written anew in its place would be the last.
+        tensors: dict[str, Any] = load_file(path)
         sizes = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         orders = [
             NgramOrder(**{field: tensors[f"{n}.{field}"] for field in NgramOrder.__slots__})

@@ -13,6 +13,7 @@ from specray.errors import InvalidConfigError
 from specray.models.experts import find_experts
 from specray.models.sources import resolve
 from specray.models.tokenizers import Tokens, first_difference, read_tokens
+from specray.models.unreadable import UNREADABLE
 from specray.models.vocabulary import Vocabulary, shared_tokens
 
 _WEIGHTS = (
@@ -87,7 +88,7 @@ def _facts(name: str, tokens: Tokens) -> ModelFacts:
         config: Any = AutoConfig.from_pretrained(path)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidConfigError(f"model `{name}`: its config can't be read: {error}") from error
     text = config.get_text_config()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -47,6 +47,8 @@ def _bits(given: Mapping[str, Any]) -> float | None:
         group = int(given.get("group_size", 128))
         overhead = (_SCALE_BITS + _ZERO_POINT_BITS) / group if group > 0 else 0.0
         return float(given.get("bits", 4)) + overhead
+    if method == "mxfp4":  # a scale of eight bits for 32 weights
+        return 4 + 8 / 32
     if method == "compressed-tensors":
         weights = _only_group(given).get("weights", {})
         group = weights.get("group_size") or 0
@@ -74,4 +76,5 @@ def _only_group(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _matches(layer: str, pattern: str) -> bool:
     if pattern.startswith("re:"):
         return re.match(pattern.removeprefix("re:"), layer) is not None
-    return f".{pattern}." in f".{layer}."
+    parts = re.escape(f".{pattern}.").replace(r"\*", "[^.]*")
+    return re.search(parts, f".{layer}.") is not None

@@ -7,9 +7,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specray.models.experts import Experts, find_experts, is_of_expert, read_largest
+from specray.models.heads import Heads, heads_of
 from specray.models.known import KNOWN
+from specray.models.kv_cache import KvLayers, attention_width, read_kv_layers
 from specray.models.quantization import Quantization, read_quantization
 from specray.models.sources import BUNDLED_PREFIX, find_local
+from specray.models.unreadable import UNREADABLE
 
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "int8": 1}
 _BYTES |= {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -30,9 +33,9 @@ class ModelSize:
     num_quantized: int  # of them, in fewer bits
     quantized_bits: float
     num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    heads: Heads
+    kv_layers: tuple[KvLayers, ...]
+    attention_width: int  # numbers of a token that its attention to another one multiplies, halved
     hidden_size: int
     ffn_size: int  # of the widest layer; of a mixture's, that of a token's experts together
     vocab_size: int
@@ -61,8 +64,12 @@ class ModelSize:
 
         A KV head is not divided: with more ranks than heads, several hold the same.
         """
-        heads = max(1, self.num_kv_heads // num_ranks)
-        return 2 * self.num_layers * heads * self.head_dim * self._bytes(dtype)
+        return sum(self.kv_bytes(layers, dtype, num_ranks) for layers in self.kv_layers)
+
+    def kv_bytes(self, layers: KvLayers, dtype: str = "auto", num_ranks: int = 1) -> int:
+        """Those in some of the layers."""
+        heads = max(1, layers.num_heads // num_ranks)
+        return layers.num_layers * heads * layers.width * self._bytes(dtype)
 
     def compute_dtype(self, dtype: str = "auto") -> str:
         """In which most products are computed, by a device that can; `auto` as above."""
@@ -97,14 +104,16 @@ def read_size(model: str, quantization: str | None = None) -> ModelSize | None:
         given = {"quant_method": quantization}
     scheme = read_quantization(given) if given else Quantization(0.0, ())
     text = config.get_text_config()
-    if scheme is None or not _has_plain_attention(text):
+    if scheme is None:
         return None
     try:
         with torch.device("meta"):  # takes no memory
             made = AutoModelForCausalLM.from_config(config)
-    except (ValueError, ImportError):
+    except (*UNREADABLE, ImportError):
         return None
     size = _measure(made, text, source, scheme if given else None)
+    if size is None:
+        return None
     return replace(size, quantization=given["quant_method"]) if given else size
 
 
@@ -117,18 +126,14 @@ def _read_config(model: str) -> tuple[Any, str]:
         return None, ""
     try:
         return AutoConfig.from_pretrained(folder or model), "config.json"
-    except (OSError, ValueError):
+    except UNREADABLE:
         return None, ""
 
 
-def _has_plain_attention(text: Any) -> bool:
-    """Whether each layer keeps all tokens' keys and values, by heads."""
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-    compressed = getattr(text, "kv_lora_rank", None)
-    return kinds == {"full_attention"} and not compressed and hasattr(text, "num_attention_heads")
-
-
-def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize:
+def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize | None:
+    heads, kv_layers = heads_of(text), read_kv_layers(model, text)
+    if heads is None or kv_layers is None:
+        return None
     experts = find_experts(model, text, scheme)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     quantized = [
@@ -137,7 +142,6 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         if scheme and not is_of_expert(name) and scheme.applies_to(name)
     ]
     num_quantized = sum(module.weight.numel() for module in quantized)
-    num_heads = text.num_attention_heads
     return ModelSize(
         source=source,
         dtype=str(getattr(text, "dtype", None) or "bfloat16").removeprefix("torch."),
@@ -145,9 +149,9 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         num_quantized=num_quantized + (experts.num_quantized if experts else 0),
         quantized_bits=scheme.bits if scheme else 0.0,
         num_layers=text.num_hidden_layers,
-        num_heads=num_heads,
-        num_kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
+        heads=heads,
+        kv_layers=kv_layers,
+        attention_width=attention_width(text),
         hidden_size=text.hidden_size,
         ffn_size=_ffn_size(text, experts),
         vocab_size=text.vocab_size,

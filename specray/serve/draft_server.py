@@ -5,7 +5,6 @@ import os
 import time
 from typing import Any
 
-import torch
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
@@ -109,7 +108,7 @@ class DraftServer:
 
 
 def pin(cpus: tuple[int, ...]) -> None:
-    """Keep this process, and PyTorch's threads in it, on some cores; none leaves it as it is.
+    """Keep this process on some cores; none leaves it where it is.
 
     Raises:
         InvalidConfigError: this machine has none of these cores.
@@ -121,4 +120,3 @@ def pin(cpus: tuple[int, ...]) -> None:
             raise InvalidConfigError(
                 f"draft.cpus: this node has none of the cores {list(cpus)} ({error.strerror})"
             ) from None
-        torch.set_num_threads(len(cpus))

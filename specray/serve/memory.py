@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
-from specray.models import ModelSize, is_known_dtype, read_size
+from specray.models.kv_cache import KvLayers
+from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.serve.gpus import memory_of
 from specray.serve.pools import Pool
 from specray.serve.settings import source_of
@@ -30,7 +31,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KvRoom:
-    """How many tokens' keys and values find room; negative if not even the weights do."""
+    """How many tokens' keys and values find room, in requests as long as may be.
+
+    Negative if not even the weights do.
+    """
 
     place: str  # the GPU's name and memory, or the setting that fixes the room
     num_tokens: int
@@ -44,7 +48,8 @@ class TargetMemory:
     size: ModelSize
     num_ranks: int
     weight_bytes: int
-    kv_bytes_per_token: int
+    kv_bytes_per_token: int  # within the windows of layers that have one
+    request_bytes: int  # of the keys and values of one request of `max_model_len`
     working_bytes: int  # activations and sampling; CUDA's context and graphs come on top
     max_model_len: int
     is_on_gpu: bool
@@ -53,8 +58,7 @@ class TargetMemory:
     @property
     def least_bytes(self) -> int:
         """With the KV cache of a single request of `max_model_len`, without which vLLM refuses."""
-        one_request = self.kv_bytes_per_token * self.max_model_len
-        return self.weight_bytes + self.working_bytes + one_request
+        return self.weight_bytes + self.working_bytes + self.request_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory
     variables = (target.runtime_env or {}).get("env_vars", {})
     rooms = memory.rooms
     if given := variables.get("VLLM_CPU_KVCACHE_SPACE"):
-        num_tokens = int(given) * _GIB // memory.kv_bytes_per_token
+        num_tokens = int(given) * _GIB * memory.max_model_len // memory.request_bytes
         rooms = (KvRoom(f"VLLM_CPU_KVCACHE_SPACE {given}", num_tokens),)
     return replace(memory, is_on_gpu=False, rooms=rooms)
 
@@ -114,21 +118,39 @@ def engine_memory(
     models = [size, *_drafters(options)]
     weights = sum(model.weight_bytes(dtype) for model in models) // degree
     per_token = sum(model.kv_bytes_per_token(kv_dtype, degree) for model in models)
-    working = _working_bytes(size, degree, read_batch(options, max_depth))
+    batch = read_batch(options, max_depth)
+    working = _working_bytes(size, degree, batch)
+    longest = int(options.get("max_model_len") or size.max_positions)
+    has_windows = not options.get("disable_hybrid_kv_cache_manager")
+    in_step = batch.num_tokens if has_windows else longest
+    request = sum(
+        model.kv_bytes(layers, kv_dtype, degree) * _num_kept(layers, longest, in_step)
+        for model in models
+        for layers in model.kv_layers
+    )
     return TargetMemory(
         model=model,
         size=size,
         num_ranks=degree,
         weight_bytes=weights,
         kv_bytes_per_token=per_token,
+        request_bytes=request,
         working_bytes=working,
-        max_model_len=int(options.get("max_model_len") or size.max_positions),
+        max_model_len=longest,
         is_on_gpu=True,
         rooms=tuple(
-            KvRoom(place, room // per_token)
+            KvRoom(place, room * longest // request)
             for place, room in _rooms(options, accelerator_type, weights + working)
         ),
     )
+
+
+def _num_kept(layers: KvLayers, length: int, num_in_step: int) -> int:
+    """Tokens of a request of that length that vLLM keeps at most in these layers.
+
+    Where there is a window these are its tokens and those of the largest step, which comes first.
+    """
+    return length if layers.window is None else min(length, layers.window - 1 + num_in_step)
 
 
 def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:

@@ -20,8 +20,9 @@ from specray.config import (
     TargetPluginConfig,
 )
 from specray.errors import InvalidConfigError
-from specray.models import Heads, check_same_tokenizer, ngram_folder, read_heads, resolve
-from specray.models.tokenizers import read_tokens
+from specray.models.heads import Heads, read_heads
+from specray.models.sources import ngram_folder, resolve
+from specray.models.tokenizers import check_same_tokenizer, read_tokens
 from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.serve.engine_drafter import check_engine_drafter, drafting_config
 from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from specray.config import SimulationConfig
-from specray.draft.slowed import Slowness
+from specray.draft.slowness import Slowness
 from specray.errors import StartupError
 
 logger = logging.getLogger(__name__)

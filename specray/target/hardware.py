@@ -12,7 +12,7 @@ from vllm.platforms import current_platform
 from specray.control.hardware import HardwareProfile, find_profile, named_profile
 from specray.control.model_shape import shape_of
 from specray.control.roofline import Roofline
-from specray.models import is_known_dtype, read_size
+from specray.models.size import is_known_dtype, read_size
 from specray.target import measuring
 
 logger = logging.getLogger(__name__)

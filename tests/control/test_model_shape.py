@@ -1,7 +1,11 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from specray.control.model_shape import shape_of
-from specray.models import ModelSize, read_size
+from specray.control.roofline import Window
+from specray.models.size import ModelSize, read_size
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"  # in the built-in table: nothing is downloaded
 MIXTURE = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"
@@ -39,3 +43,14 @@ def test_a_mixture_computes_with_the_experts_of_each_token() -> None:
     assert shape.weight_bytes == pytest.approx(236e9, rel=0.01)
     assert shape.expert_bytes == pytest.approx(227e9, rel=0.01)
     assert shape.idle_share == 120 / 128
+
+
+def test_layers_with_a_window_are_told_apart(tmp_path: Path) -> None:
+    config = {"model_type": "gpt_oss", "dtype": "bfloat16", "sliding_window": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = shape_of(known(str(tmp_path)))
+
+    per_token = 2 * 18 * 8 * 64 * 2
+    assert shape.windows == (Window(18, 128, per_token),)
+    assert shape.kv_bytes_per_token == per_token
+    assert shape.num_layers == 36

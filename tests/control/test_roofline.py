@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specray.control.hardware import PROFILES, HardwareProfile
-from specray.control.roofline import ModelShape, Roofline, StepLoad
+from specray.control.roofline import ModelShape, Roofline, StepLoad, Window
 
 LLAMA_70B = ModelShape(
     num_active_parameters=70.6e9,
@@ -33,6 +33,21 @@ def test_attention_counts_each_token_with_its_own_context() -> None:
     far = roofline.step_s(StepLoad(1000, 1000, 500 * 1000))
 
     assert far - near == pytest.approx(4 * 10 * 1000 * 1000 * 500 / 1e14)
+
+
+def test_layers_with_a_window_read_no_more_than_that() -> None:
+    """Eight of ten layers: half of what a token's keys and values take is theirs."""
+    window = Window(num_layers=8, num_tokens=100, kv_bytes_per_token=1e5)
+    model = replace(SMALL, windows=(window,))
+    roofline = Roofline(model, ROUND)
+
+    assert roofline.step_s(StepLoad(10, 10, 500)) == pytest.approx((2e9 + 2e5 * 500) / 1e12)
+    assert roofline.step_s(StepLoad(10, 10, 5000)) == pytest.approx(
+        (2e9 + 1e5 * 5000 + 1e5 * 10 * 100) / 1e12
+    )
+    near, far = (model.attention_flops(num_tokens) for num_tokens in (100, 400))
+    assert near == 4 * 1000 * 10 * 100
+    assert far - near == 4 * 1000 * 2 * 300
 
 
 def test_ranks_share_the_work_and_pay_for_talking() -> None:

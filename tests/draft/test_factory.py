@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,38 @@ from specray.types import Commit, OpenSession, SamplingSettings
 
 def test_prompt_lookup_needs_nothing() -> None:
     assert isinstance(make_proposer(DraftConfig()), PromptLookup)
+
+
+@pytest.mark.parametrize("method", ["ngram", "prompt_lookup"])
+def test_what_needs_no_model_starts_without_pytorch(method: str) -> None:
+    """It takes seconds to import, and 400 MB."""
+    script = f"""
+import sys
+import specray.serve.draft_server
+from specray.config import DraftConfig, NgramDraftConfig
+from specray.draft.factory import make_proposer
+ngram = NgramDraftConfig(model="bundled:smollm2-135m-instruct-draft")
+make_proposer(DraftConfig(method={method!r}, ngram=ngram if {method!r} == "ngram" else None))
+print(*sorted({{"torch", "transformers", "vllm", "numba"}} & set(sys.modules)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ran.stdout.strip(), ran.returncode) == ("", 0), ran.stderr
+
+
+def test_a_model_gets_as_many_threads_as_cores(
+    llama: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_threads: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", num_threads.append)
+    llama.save_pretrained(tmp_path)
+    model = ModelDraftConfig(model=str(tmp_path), device="cpu", max_tokens=64)
+
+    make_proposer(DraftConfig(method="model", model=model))
+    assert num_threads == []
+    make_proposer(DraftConfig(method="model", model=model, cpus=(0, 1, 2)))
+    assert num_threads == [3]
 
 
 def test_a_tenants_weight_says_how_much_it_may_hold_too() -> None:

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from specray.draft.attention import NewTokens
 from specray.draft.language_model import LanguageModel
-from specray.draft.slowed import SlowedModel, Slowness
+from specray.draft.slowed import SlowedModel
+from specray.draft.slowness import Slowness
 
 
 class FakeModel:

@@ -158,6 +158,20 @@ def test_products_are_computed_in_eight_bits_only_if_both_sides_are(
     assert size.compute_dtype("float16") == (dtype if dtype != "bfloat16" else "float16")
 
 
+def test_only_a_mixture_s_experts_are_of_four_bits_in_mxfp4(tmp_path: Path) -> None:
+    """gpt-oss-120b's config: 116.8 billion parameters, a checkpoint of 60.8 GiB."""
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens"]
+    scheme = {"quant_method": "mxfp4", "modules_to_not_convert": [*kept, "lm_head"]}
+    shape = {"num_hidden_layers": 36, "num_local_experts": 128, "num_experts_per_tok": 4}
+    config = {"model_type": "gpt_oss", "dtype": "bfloat16", "quantization_config": scheme}
+    (tmp_path / "config.json").write_text(json.dumps(config | shape))
+    size = known(str(tmp_path))
+
+    assert size.num_parameters == pytest.approx(116.8e9, rel=1e-3)
+    assert size.weight_bytes() / 2**30 == pytest.approx(60.8, rel=1e-3)
+    assert size.compute_dtype() == "bfloat16"
+
+
 def test_a_plain_checkpoint_may_be_quantised_by_vllm(tmp_path: Path) -> None:
     size = read_size(saved(tmp_path), quantization="fp8")
 
@@ -178,7 +192,8 @@ def test_the_layers_of_one_do_not_match_those_of_ten(tmp_path: Path) -> None:
         {"quantization_config": {"quant_method": "magic"}},
         {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
         {"model_type": "mystery"},
-        {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1},
+        {"model_type": "qwen3_next"},
+        {"hidden_size": 65},  # four heads can't share that
     ],
 )
 def test_what_the_config_does_not_tell_is_unknown(tmp_path: Path, changes: dict[str, Any]) -> None:

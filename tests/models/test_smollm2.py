@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specray.models import check_same_tokenizer, smollm2
+from specray.models import smollm2
 from specray.models.draft_layers import DRAFT_FACTS, read_layers
+from specray.models.tokenizers import check_same_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from specray.errors import InvalidConfigError
-from specray.models import find_local, resolve
+from specray.models.sources import find_local, resolve
 
 
 def test_a_folder_with_a_model_becomes_absolute(

@@ -8,8 +8,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from specray.errors import InvalidConfigError
-from specray.models import check_same_tokenizer
-from specray.models.tokenizers import first_difference
+from specray.models.tokenizers import check_same_tokenizer, first_difference
 
 
 def save_tokenizer(folder: Path, words: list[str]) -> str:

@@ -1,3 +1,5 @@
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,41 @@ def test_ranks_share_the_weights_and_the_cache() -> None:
     assert memory.num_ranks == 4
     assert memory.weight_bytes == 2 * NUM_PARAMETERS // 4
     assert memory.kv_bytes_per_token == KV // 4
+
+
+@pytest.fixture
+def windowed(tmp_path: Path) -> str:
+    """Half of its 36 layers read 128 tokens."""
+    config = {"model_type": "gpt_oss", "dtype": "bfloat16", "sliding_window": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+HALF = 18 * 2 * 8 * 64 * 2  # layers, K and V, heads, dim, bytes
+
+
+def test_layers_with_a_window_keep_it_and_what_the_largest_step_brings(windowed: str) -> None:
+    options = {"max_model_len": 100_000, "max_num_batched_tokens": 1000}
+    memory = measured(target(options, windowed))
+
+    assert memory.kv_bytes_per_token == 2 * HALF
+    assert memory.request_bytes == HALF * 100_000 + HALF * (127 + 1000)
+    short = measured(target(options | {"max_model_len": 500}, windowed))
+    assert short.request_bytes == 2 * HALF * 500
+
+
+def test_without_vllm_s_hybrid_manager_all_layers_keep_all_tokens(windowed: str) -> None:
+    options = {"max_model_len": 100_000, "disable_hybrid_kv_cache_manager": True}
+
+    assert measured(target(options, windowed)).request_bytes == 2 * HALF * 100_000
+
+
+def test_the_room_is_one_for_requests_as_long_as_may_be(windowed: str) -> None:
+    options = {"max_model_len": 100_000, "kv_cache_memory_bytes": GIB}
+    memory = measured(target(options, windowed), pool(kind=None))
+
+    (room,) = memory.rooms
+    assert room.num_tokens / 100_000 == pytest.approx(GIB / memory.request_bytes, rel=1e-4)
 
 
 def test_the_model_of_vllms_own_drafter_counts_too() -> None:

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.platforms import current_platform
 
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.target import products
 from tests.target.engine import FakeRouter, Job, specray_engine
 from tests.target.identity import Tally, capped, scripted

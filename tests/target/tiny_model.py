@@ -4,6 +4,7 @@ import json
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -37,23 +40,40 @@ def save(folder: Path) -> None:
 
 def save_mixture(folder: Path) -> None:
     """Writes one whose layers have eight experts, of which each token passes through two."""
-    shape = _config().to_dict()
-    names = ("model_type", "architectures", "rope_parameters")
     config = Qwen3MoeConfig(
-        **{name: value for name, value in shape.items() if name not in names},
-        moe_intermediate_size=64,
-        num_experts=8,
-        num_experts_per_tok=2,
+        **_shape(), moe_intermediate_size=64, num_experts=8, num_experts_per_tok=2
     )
     torch.manual_seed(0)
     _save(Qwen3MoeForCausalLM(config), folder, _MIXTURE_SPREAD)
 
 
+def save_windowed(folder: Path) -> None:
+    """Writes one of whose two layers one reads the latest 24 tokens only."""
+    kinds = ["sliding_attention", "full_attention"]
+    config = Gemma3TextConfig(
+        **_shape(), sliding_window=24, layer_types=kinds, query_pre_attn_scalar=4
+    )
+    torch.manual_seed(0)
+    model = Gemma3ForCausalLM(config)
+    _spread(model, _SPREAD)
+    with torch.no_grad():  # it multiplies embeddings by 8, and norms what its layers add to them
+        model.model.embed_tokens.weight /= 24
+    _write(model, folder)
+
+
 def _save(model: PreTrainedModel, folder: Path, layer_spread: float) -> None:
+    _spread(model, layer_spread)
+    _write(model, folder)
+
+
+def _spread(model: PreTrainedModel, layer_spread: float) -> None:
     for name, weight in model.named_parameters():
         if weight.dim() > 1:
             spread = _HEAD_SPREAD if name == "lm_head.weight" else layer_spread
             torch.nn.init.normal_(weight, std=1.0 if "embed" in name else spread)
+
+
+def _write(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
 
@@ -114,6 +134,12 @@ class TinyModel:
         logits = self.logits(prefixes)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _shape() -> dict[str, Any]:
+    """What other families share with it."""
+    names = ("model_type", "architectures", "rope_parameters")
+    return {name: value for name, value in _config().to_dict().items() if name not in names}
 
 
 def _config() -> LlamaConfig:

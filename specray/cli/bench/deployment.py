@@ -14,7 +14,7 @@ import yaml
 
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.errors import InvalidConfigError
-from specray.models import resolve
+from specray.models.sources import resolve
 from specray.serve.config_file import load
 from specray.serve.ports import free_port
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from specray.models import ModelSize
+from specray.models.size import ModelSize
 from specray.serve.changes import Changes
 from specray.serve.check import Application, FileReport
 from specray.serve.gpus import smallest_with
@@ -79,7 +79,8 @@ def _target_lines(model_id: str, memory: TargetMemory | None) -> Iterator[str]:
     yield f"  target {memory.model}: {_describe(memory.size)}"
     yield f"    weights   {_gib(memory.weight_bytes)}{ranks}"
     yield f"    working   {_gib(memory.working_bytes)} for activations and sampling, at least"
-    yield f"    KV cache  {memory.kv_bytes_per_token / 1024:g} KiB a token{ranks}"
+    per_token = f"{memory.kv_bytes_per_token / 1024:g} KiB a token{ranks}"
+    yield f"    KV cache  {per_token}{_describe_windows(memory.size)}"
     for room in memory.rooms:
         requests = room.num_tokens / memory.max_model_len
         yield (
@@ -128,6 +129,14 @@ def _describe(size: ModelSize) -> str:
     if size.experts is not None:
         active = f", {size.num_active_parameters / 1e9:.3g} billion for each token"
     return f"{size.num_parameters / 1e9:.3g} billion parameters{quantized}{active} ({size.source})"
+
+
+def _describe_windows(size: ModelSize) -> str:
+    return "".join(
+        f"; {layers.num_layers} of {size.num_layers} layers read the latest {layers.window:,} only"
+        for layers in size.kv_layers
+        if layers.window is not None
+    )
 
 
 def _gib(num_bytes: int) -> str:

@@ -11,7 +11,7 @@ from specray.control.hardware import PROFILES, HardwareProfile, find_profile
 from specray.control.model_shape import shape_of
 from specray.control.roofline import Roofline
 from specray.errors import InvalidConfigError
-from specray.models import read_size
+from specray.models.size import read_size
 from specray.serve.check import Application, check_file
 from specray.serve.config_file import BUILDER, read_file
 from specray.serve.memory import TargetMemory, engine_memory, read_batch

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,14 @@ def test_the_readme_shows_what_is_printed() -> None:
     told = explained("llama70b").replace(str(DEPLOYMENTS), "deployments")
 
     assert told in (DEPLOYMENTS.parent / "README.md").read_text()
+
+
+def test_layers_that_read_the_latest_tokens_only_are_told(tmp_path: Path) -> None:
+    config = {"model_type": "gpt_oss", "dtype": "bfloat16", "sliding_window": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "file.yaml"
+    written = (DEPLOYMENTS / "llama70b.yaml").read_text()
+    file.write_text(written.replace("meta-llama/Llama-3.3-70B-Instruct", str(tmp_path)))
+
+    told = text(file, check_file(file))
+    assert "KV cache  18 KiB a token on each of 4; 18 of 36 layers read the latest 128 only" in told

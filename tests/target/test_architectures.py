@@ -1,4 +1,4 @@
-"""A target whose tokens choose experts: greedy identity, and exact distributions."""
+"""Targets that are built otherwise than Llama: greedy identity, and exact distributions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +12,18 @@ from tests.target.tiny_model import TinyModel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+SAVE = {"mixture": tiny_model.save_mixture, "windows": tiny_model.save_windowed}
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mixture")
-    tiny_model.save_mixture(folder)
+
+@pytest.fixture(scope="module", params=SAVE)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    SAVE[request.param](folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def mixture(folder: Path) -> TinyModel:
+def model(folder: Path) -> TinyModel:
     return TinyModel(folder)
 
 
@@ -32,9 +34,9 @@ def engine(folder: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_greedy_identity(engine: Engine, mixture: TinyModel, noise: float) -> None:
-    assert_greedy_identity(engine, mixture, noise)
+def test_greedy_identity(engine: Engine, model: TinyModel, noise: float) -> None:
+    assert_greedy_identity(engine, model, noise)
 
 
-def test_distribution_at_temperature_1(engine: Engine, mixture: TinyModel) -> None:
-    assert_exact_at_temperature_1(engine, mixture)
+def test_distribution_at_temperature_1(engine: Engine, model: TinyModel) -> None:
+    assert_exact_at_temperature_1(engine, model)
