@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
 _WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 
@@ -26,7 +27,7 @@ def layer_configs(text: Any) -> Iterator[Any]:
         yield from [text] * text.num_hidden_layers
 
 
-def read_kv_layers(model: torch.nn.Module, text: Any) -> tuple[KvLayers, ...] | None:
+def read_kv_layers(model: PreTrainedModel, text: Any) -> tuple[KvLayers, ...] | None:
     """The layers of a model, by what they keep; None if that does not follow from its config.
 
     Those of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) keep what vLLM keeps: a
@@ -88,11 +89,11 @@ def _key_width(layer: Any) -> int:
     return getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
 
 
-def _is_as_told(model: torch.nn.Module, text: Any) -> bool:
+def _is_as_told(model: PreTrainedModel, text: Any) -> bool:
     """Whether the model's own layers are as wide, where they make keys apart from all else."""
     widths = [
         module.out_features
-        for name, module in model.named_modules()
+        for name, module in model.get_decoder().named_modules()  # not what sees pictures
         if name.endswith(".k_proj") and isinstance(module, torch.nn.Linear)
     ]
     told = sum(num_kv_heads(layer) * _key_width(layer) for layer in layer_configs(text))

@@ -4,7 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 
 from specray.models.experts import Experts, find_experts, is_of_expert, read_largest
 from specray.models.heads import Heads, heads_of
@@ -106,12 +111,8 @@ def read_size(model: str, quantization: str | None = None) -> ModelSize | None:
     text = config.get_text_config()
     if scheme is None:
         return None
-    try:
-        with torch.device("meta"):  # takes no memory
-            made = AutoModelForCausalLM.from_config(config)
-    except (*UNREADABLE, ImportError):
-        return None
-    size = _measure(made, text, source, scheme if given else None)
+    made = _make(config)
+    size = made and _measure(made, text, source, scheme if given else None)
     if size is None:
         return None
     return replace(size, quantization=given["quant_method"]) if given else size
@@ -128,6 +129,18 @@ def _read_config(model: str) -> tuple[Any, str]:
         return AutoConfig.from_pretrained(folder or model), "config.json"
     except UNREADABLE:
         return None, ""
+
+
+def _make(config: Any) -> PreTrainedModel | None:
+    """The model without its memory; what sees pictures is part of it, where it can."""
+    for kind in (AutoModelForCausalLM, AutoModelForImageTextToText):
+        try:
+            with torch.device("meta"):
+                made: PreTrainedModel = kind.from_config(config)
+        except (*UNREADABLE, ImportError):
+            continue
+        return made
+    return None
 
 
 def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize | None:

@@ -7,20 +7,21 @@ import pytest
 from specray.models.kv_cache import KvLayers
 from specray.models.size import ModelSize, read_size
 
+SMALL = {
+    "dtype": "bfloat16",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+
 
 def read(folder: Path, kind: str, **changes: Any) -> ModelSize | None:
-    config = {
-        "model_type": kind,
-        "dtype": "bfloat16",
-        "vocab_size": 100,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "moe_intermediate_size": 32,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-    }
+    config = SMALL | {"model_type": kind}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | changes))
     return read_size(str(folder))
@@ -83,6 +84,20 @@ def test_layers_are_told_apart_by_what_they_keep(
     tmp_path: Path, kind: str, changes: dict[str, Any], layers: list[KvLayers]
 ) -> None:
     assert list(known(tmp_path, kind, **changes).kv_layers) == layers
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl"])
+def test_what_sees_pictures_keeps_no_keys_but_weighs(tmp_path: Path, kind: str) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    vision = sizes | {"num_hidden_layers": 2, "depth": 2, "num_heads": 2, "out_hidden_size": 64}
+    text_kind = {"gemma3": "gemma3_text", "qwen2_5_vl": "qwen2_5_vl_text"}[kind]
+    text = SMALL | {"model_type": text_kind, "sliding_window": 1024}
+    size = known(tmp_path, kind, text_config=text, vision_config=vision)
+    alone = known(tmp_path / "alone", "llama")
+
+    assert sum(layers.num_layers for layers in size.kv_layers) == 6
+    assert size.kv_bytes_per_token() == alone.kv_bytes_per_token()
+    assert size.num_parameters > alone.num_parameters
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,8 @@ _BASE: dict[str, Any] = {
 
 def _environment(num_ranks: int) -> dict[str, str]:
     cores = sorted(os.sched_getaffinity(0))
-    binding = "|".join(str(cores[i % len(cores)]) for i in range(num_ranks))
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    binding = "|".join(str(cores[(first + i) % len(cores)]) for i in range(num_ranks))
     return {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": binding,
