@@ -22,7 +22,7 @@ from tests.serve.test_service import (
 )
 from tests.serve.watching import ask, lines_of, spans_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import yaml
 
 from tests.serve.service import ROOT, Service, local_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, launch, local_config, running
 from tests.serve.watching import ask, lines_of, spans_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1800)]
 
 DRAFTS: dict[str, dict[str, Any]] = {
     "ngram": {

@@ -24,6 +24,7 @@ from specray.draft.proposer import Proposer
 from specray.draft.service import DraftService
 from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
+from specray.target.threads import bound_to_cores
 from specray.types import Commit, Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
 from specray.wire.client import Stream, connect_target, get_stats_blocking
 from specray.wire.stats import TargetStats
@@ -122,7 +123,7 @@ def plain_engine(model: Path, **kwargs: Any) -> Iterator[LLMEngine]:
     """A vLLM engine as it comes; all its processes are gone afterwards."""
     with mock.patch.dict(os.environ, _environment(kwargs.get("tensor_parallel_size", 1))):
         before = _children()
-        engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **_BASE | kwargs))
+        engine = _start(EngineArgs(model=str(model), **_BASE | kwargs))
     started = [p for p in _children() - before if "resource_tracker" not in str(p.cmdline())]
     try:
         yield engine
@@ -131,6 +132,16 @@ def plain_engine(model: Path, **kwargs: Any) -> Iterator[LLMEngine]:
         engine.engine_core.ctx.destroy(linger=0)
         _, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
         assert not alive
+
+
+def _start(args: EngineArgs) -> LLMEngine:
+    """The worker is in the engine core where that is possible, as in `serve.target_engine`."""
+    config = args.create_engine_config()
+    if config.parallel_config.world_size > 1:
+        return LLMEngine.from_vllm_config(config)
+    config.parallel_config.distributed_executor_backend = "uni"
+    with bound_to_cores(config):
+        return LLMEngine.from_vllm_config(config)
 
 
 @contextmanager
