@@ -1,7 +1,8 @@
 """What a model's config.json says about its heads."""
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from transformers import AutoConfig
 
@@ -9,7 +10,8 @@ from specray.models.kv_cache import layer_configs, num_kv_heads
 from specray.models.unreadable import UNREADABLE
 
 
-class Heads(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heads:
     """The numbers that decide how a model can be split."""
 
     num_heads: int
@@ -29,7 +31,7 @@ def read_heads(model: str) -> Heads | None:
 def heads_of(text: Any) -> Heads | None:
     """The heads that a model's config tells of; None if it has no such heads."""
     layers = [*layer_configs(text)]
-    if not all(hasattr(layer, "num_attention_heads") for layer in layers):
+    if not layers or not all(hasattr(layer, "num_attention_heads") for layer in layers):
         return None
     return Heads(
         math.gcd(*(layer.num_attention_heads for layer in layers)),

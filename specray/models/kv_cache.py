@@ -2,21 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-_WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+# Others with a latent have layers in vLLM 0.29 that keep all heads' keys and values (MiniCPM3).
+_LATENT_TYPES = ("deepseek_v2", "deepseek_v3")
 
 
-class KvLayers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KvLayers:
     """Layers that keep the same of a token."""
 
     num_layers: int
     num_heads: int  # of keys and values; ranks share them until each has one
     width: int  # numbers that a token has in each head, its key's and its value's together
     window: int | None = None  # only the latest so many tokens are read; None: all
+    is_latent: bool = False  # of which all heads' keys and values are made
 
 
 def layer_configs(text: Any) -> Iterator[Any]:
@@ -24,7 +28,7 @@ def layer_configs(text: Any) -> Iterator[Any]:
     if getattr(text, "is_heterogeneous", False):
         yield from text.per_layer_config
     else:
-        yield from [text] * text.num_hidden_layers
+        yield from [text] * getattr(text, "num_hidden_layers", 0)
 
 
 def read_kv_layers(model: PreTrainedModel, text: Any) -> tuple[KvLayers, ...] | None:
@@ -37,22 +41,23 @@ def read_kv_layers(model: PreTrainedModel, text: Any) -> tuple[KvLayers, ...] | 
         model: It, with or without memory.
         text: Its config.
     """
+    num_layers = getattr(text, "num_hidden_layers", 0)
     if not hasattr(text, "num_attention_heads") or getattr(text, "num_kv_shared_layers", None):
         return None
-    kinds = getattr(text, "layer_types", None) or [_untold_kind(text)] * text.num_hidden_layers
-    if len(kinds) != text.num_hidden_layers:
+    kinds = getattr(text, "layer_types", None) or [_untold_kind(text)] * num_layers
+    if not kinds or len(kinds) != num_layers:
         return None
     if getattr(text, "kv_lora_rank", None):
-        is_plain = set(kinds) == {"full_attention"} and not getattr(text, "index_topk", None)
+        is_plain = set(kinds) == {"full_attention"} and text.model_type in _LATENT_TYPES
         width = text.kv_lora_rank + text.qk_rope_head_dim
-        return (KvLayers(len(kinds), 1, width),) if is_plain else None
+        return (KvLayers(num_layers, 1, width, is_latent=True),) if is_plain else None
     counts: Counter[KvLayers] = Counter()
     for kind, layer in zip(kinds, layer_configs(text), strict=True):
-        window = getattr(layer, _WINDOWS.get(kind, ""), None)
+        window = layer.sliding_window if kind == "sliding_attention" else None
         if kind != "full_attention" and not window:
             return None
         counts[KvLayers(1, *_head(layer), window)] += 1
-    found = tuple(layers._replace(num_layers=num) for layers, num in counts.items())
+    found = tuple(replace(layers, num_layers=num) for layers, num in counts.items())
     return found if _is_as_told(model, text) else None
 
 
@@ -82,6 +87,10 @@ def _head(layer: Any) -> tuple[int, int]:
 
 def num_kv_heads(layer: Any) -> int:
     """How many heads of keys and values a layer has."""
+    if getattr(layer, "new_decoder_architecture", False):  # Falcon 40B
+        return int(layer.num_kv_heads)
+    if getattr(layer, "multi_query", False):  # Falcon 7B, StarCoder
+        return 1
     return getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
 
 
@@ -93,7 +102,7 @@ def _is_as_told(model: PreTrainedModel, text: Any) -> bool:
     """Whether the model's own layers are as wide, where they make keys apart from all else."""
     widths = [
         module.out_features
-        for name, module in model.get_decoder().named_modules()  # not what sees pictures
+        for name, module in model.named_modules()
         if name.endswith(".k_proj") and isinstance(module, torch.nn.Linear)
     ]
     told = sum(num_kv_heads(layer) * _key_width(layer) for layer in layer_configs(text))

@@ -4,12 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specray.models.experts import Experts, find_experts, is_of_expert, read_largest
 from specray.models.heads import Heads, heads_of
@@ -53,6 +48,11 @@ class ModelSize:
     def num_active_parameters(self) -> int:
         """Parameters that one token passes through."""
         return self.num_parameters - (self.experts.num_idle_parameters if self.experts else 0)
+
+    @property
+    def has_plain_attention(self) -> bool:
+        """Whether each layer keeps all tokens' keys and values, as a draft's has to."""
+        return all(layers.window is None and not layers.is_latent for layers in self.kv_layers)
 
     def weight_bytes(self, dtype: str = "auto") -> int:
         """Bytes of all weights; `auto` is the checkpoint's type."""
@@ -109,7 +109,7 @@ def read_size(model: str, quantization: str | None = None) -> ModelSize | None:
         given = {"quant_method": quantization}
     scheme = read_quantization(given) if given else Quantization(0.0, ())
     text = config.get_text_config()
-    if scheme is None:
+    if scheme is None or text is not config:  # what sees pictures is no part of a step
         return None
     made = _make(config)
     size = made and _measure(made, text, source, scheme if given else None)
@@ -132,20 +132,19 @@ def _read_config(model: str) -> tuple[Any, str]:
 
 
 def _make(config: Any) -> PreTrainedModel | None:
-    """The model without its memory; what sees pictures is part of it, where it can."""
-    for kind in (AutoModelForCausalLM, AutoModelForImageTextToText):
-        try:
-            with torch.device("meta"):
-                made: PreTrainedModel = kind.from_config(config)
-        except (*UNREADABLE, ImportError):
-            continue
-        return made
-    return None
+    """The model without its memory; None if it can't be, or transformers' code for it fails."""
+    try:
+        with torch.device("meta"):
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    except (*UNREADABLE, ImportError, AttributeError, KeyError, TypeError, RuntimeError):
+        return None
+    return made
 
 
 def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) -> ModelSize | None:
     heads, kv_layers = heads_of(text), read_kv_layers(model, text)
-    if heads is None or kv_layers is None:
+    max_positions = getattr(text, "max_position_embeddings", None)
+    if heads is None or kv_layers is None or max_positions is None:
         return None
     experts = find_experts(model, text, scheme)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
@@ -168,7 +167,7 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         hidden_size=text.hidden_size,
         ffn_size=_ffn_size(text, experts),
         vocab_size=text.vocab_size,
-        max_positions=text.max_position_embeddings,
+        max_positions=max_positions,
         quantized_dtype=scheme.compute_dtype if scheme else None,
         experts=experts,
     )

@@ -1,13 +1,12 @@
 """What a target and a draft take of a GPU's memory, as far as their configs tell."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
-from specray.models.kv_cache import KvLayers
 from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.serve.gpus import memory_of
 from specray.serve.pools import Pool
@@ -40,6 +39,13 @@ class KvRoom:
     num_tokens: int
 
 
+class KvWindow(NamedTuple):
+    """Layers that keep only the latest tokens of a request."""
+
+    num_tokens: int  # their window, and as many as the largest step brings before others go
+    bytes_per_token: int  # of those that a replica keeps
+
+
 @dataclass(frozen=True, slots=True)
 class TargetMemory:
     """One replica's needs. All bytes are those of one GPU (of one core's memory on a CPU)."""
@@ -49,16 +55,33 @@ class TargetMemory:
     num_ranks: int
     weight_bytes: int
     kv_bytes_per_token: int  # within the windows of layers that have one
-    request_bytes: int  # of the keys and values of one request of `max_model_len`
     working_bytes: int  # activations and sampling; CUDA's context and graphs come on top
     max_model_len: int
     is_on_gpu: bool
     rooms: tuple[KvRoom, ...]
+    windows: tuple[KvWindow, ...] = ()
 
     @property
     def least_bytes(self) -> int:
         """With the KV cache of a single request of `max_model_len`, without which vLLM refuses."""
-        return self.weight_bytes + self.working_bytes + self.request_bytes
+        return self.weight_bytes + self.working_bytes + self.request_bytes(self.max_model_len)
+
+    def request_bytes(self, num_tokens: int) -> int:
+        """Bytes of the keys and values of one request of so many tokens.
+
+        Not counted is what vLLM pads where kinds of layers are not as many as each other.
+        """
+        left_out = sum(
+            max(0, num_tokens - window.num_tokens) * window.bytes_per_token
+            for window in self.windows
+        )
+        return self.kv_bytes_per_token * num_tokens - left_out
+
+    def room_for(self, room: KvRoom, length: int) -> int:
+        """How many tokens a room has for requests of another length than the longest."""
+        longest = self.max_model_len
+        num_bytes = room.num_tokens * self.request_bytes(longest) // longest
+        return num_bytes * length // self.request_bytes(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +121,8 @@ def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory
     variables = (target.runtime_env or {}).get("env_vars", {})
     rooms = memory.rooms
     if given := variables.get("VLLM_CPU_KVCACHE_SPACE"):
-        num_tokens = int(given) * _GIB * memory.max_model_len // memory.request_bytes
+        longest = memory.max_model_len
+        num_tokens = int(given) * _GIB * longest // memory.request_bytes(longest)
         rooms = (KvRoom(f"VLLM_CPU_KVCACHE_SPACE {given}", num_tokens),)
     return replace(memory, is_on_gpu=False, rooms=rooms)
 
@@ -121,36 +145,43 @@ def engine_memory(
     batch = read_batch(options, max_depth)
     working = _working_bytes(size, degree, batch)
     longest = int(options.get("max_model_len") or size.max_positions)
-    has_windows = not options.get("disable_hybrid_kv_cache_manager")
-    in_step = batch.num_tokens if has_windows else longest
-    request = sum(
-        model.kv_bytes(layers, kv_dtype, degree) * _num_kept(layers, longest, in_step)
-        for model in models
-        for layers in model.kv_layers
-    )
-    return TargetMemory(
+    memory = TargetMemory(
         model=model,
         size=size,
         num_ranks=degree,
         weight_bytes=weights,
         kv_bytes_per_token=per_token,
-        request_bytes=request,
         working_bytes=working,
         max_model_len=longest,
         is_on_gpu=True,
-        rooms=tuple(
-            KvRoom(place, room * longest // request)
-            for place, room in _rooms(options, accelerator_type, weights + working)
-        ),
+        rooms=(),
+        windows=tuple(_windows(models, options, kv_dtype, batch.num_tokens)),
     )
+    longest_bytes = memory.request_bytes(longest)
+    rooms = tuple(
+        KvRoom(place, room * longest // longest_bytes)
+        for place, room in _rooms(options, accelerator_type, weights + working)
+    )
+    return replace(memory, rooms=rooms)
 
 
-def _num_kept(layers: KvLayers, length: int, num_in_step: int) -> int:
-    """Tokens of a request of that length that vLLM keeps at most in these layers.
+def _windows(
+    models: Sequence[ModelSize], options: Mapping[str, Any], dtype: str, num_in_step: int
+) -> Iterator[KvWindow]:
+    """Layers of which vLLM frees what is behind their window.
 
-    Where there is a window these are its tokens and those of the largest step, which comes first.
+    Without its hybrid manager it does so only where all layers are of one kind; that is off by
+    option, and with most connectors that hand keys and values on.
     """
-    return length if layers.window is None else min(length, layers.window - 1 + num_in_step)
+    degree = int(options.get("tensor_parallel_size", 1))
+    is_off = options.get("disable_hybrid_kv_cache_manager") or options.get("kv_transfer_config")
+    if is_off and sum(len(model.kv_layers) for model in models) > 1:
+        return
+    for model in models:
+        for layers in model.kv_layers:
+            if layers.window is not None:
+                num_kept = layers.window - 1 + num_in_step
+                yield KvWindow(num_kept, model.kv_bytes(layers, dtype, degree))
 
 
 def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:
@@ -165,7 +196,7 @@ def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:
 def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
     """The memory of a draft replica with a model; None if its model's size is not known."""
     size = read_size(config.model)
-    if size is None or not is_known_dtype(config.dtype):
+    if size is None or not size.has_plain_attention or not is_known_dtype(config.dtype):
         return None
     is_on_gpu = config.device == "cuda" or (config.device == "auto" and pool.gpus > 0)
     dtype = config.dtype

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ def test_the_base_is_pinned_and_the_user_is_the_manifests_one(file: Path) -> Non
     assert bases
     assert all(re.search(r":\d+\.\d+[\w.-]*$", base) for base in bases)
     assert users[-1] == "1000:100"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_it_imports_of_ours_is_there(file: Path) -> None:
+    text = file.read_text()
+    modules = re.findall(r"(?:import|,) (specray\.[\w.]+)", text)
+    names = re.findall(r"from (specray\.[\w.]+) import (\w+)", text)
+
+    assert modules or names
+    for module, name in [*((module, "__name__") for module in modules), *names]:
+        assert hasattr(import_module(module), name)
 
 
 def test_the_gpu_image_carries_the_ray_of_the_project() -> None:

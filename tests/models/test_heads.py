@@ -42,6 +42,12 @@ def test_a_model_without_attention_has_none(tmp_path: Path) -> None:
     assert read_heads(str(tmp_path)) is None
 
 
+def test_a_model_that_tells_of_no_layers_has_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "blt"}')
+
+    assert read_heads(str(tmp_path)) is None
+
+
 def test_a_model_that_is_nowhere_has_none_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError("no network")

@@ -68,16 +68,11 @@ LATENT = {
         ),
         ("gemma4_text", GEMMA_4, [KvLayers(5, 2, 32, 512), KvLayers(1, 1, 64)]),
         (
-            "llama4_text",
-            {"attention_chunk_size": 8192, "num_local_experts": 2, "num_experts_per_tok": 1},
-            [KvLayers(5, 2, 32, 8192), KvLayers(1, 2, 32)],
-        ),
-        (
             "qwen2",
             {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 64},
             [KvLayers(2, 2, 32), KvLayers(4, 2, 32, 64)],
         ),
-        ("deepseek_v3", LATENT, [KvLayers(6, 1, 24 + 8)]),
+        ("deepseek_v3", LATENT, [KvLayers(6, 1, 24 + 8, is_latent=True)]),
     ],
 )
 def test_layers_are_told_apart_by_what_they_keep(
@@ -86,26 +81,15 @@ def test_layers_are_told_apart_by_what_they_keep(
     assert list(known(tmp_path, kind, **changes).kv_layers) == layers
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl"])
-def test_what_sees_pictures_keeps_no_keys_but_weighs(tmp_path: Path, kind: str) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-    vision = sizes | {"num_hidden_layers": 2, "depth": 2, "num_heads": 2, "out_hidden_size": 64}
-    text_kind = {"gemma3": "gemma3_text", "qwen2_5_vl": "qwen2_5_vl_text"}[kind]
-    text = SMALL | {"model_type": text_kind, "sliding_window": 1024}
-    size = known(tmp_path, kind, text_config=text, vision_config=vision)
-    alone = known(tmp_path / "alone", "llama")
-
-    assert sum(layers.num_layers for layers in size.kv_layers) == 6
-    assert size.kv_bytes_per_token() == alone.kv_bytes_per_token()
-    assert size.num_parameters > alone.num_parameters
-
-
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
         ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2}),  # a state instead of tokens
         ("deepseek_v32", LATENT | {"index_topk": 4}),  # and keys by which it chooses what to read
         ("gemma3n_text", {"vocab_size_per_layer_input": 100, "num_kv_shared_layers": 2}),
+        ("minicpm3", LATENT),  # vLLM keeps all heads' keys and values
+        ("llama4_text", {"num_local_experts": 2, "num_experts_per_tok": 1}),  # reads in chunks
+        ("gemma3", {"text_config": SMALL | {"model_type": "gemma3_text"}}),  # sees pictures
         ("gpt_oss", {"layer_types": ["full_attention"] * 5}),  # of six layers
     ],
 )
@@ -113,6 +97,22 @@ def test_what_is_kept_in_other_ways_is_unknown(
     tmp_path: Path, kind: str, changes: dict[str, Any]
 ) -> None:
     assert read(tmp_path, kind, **changes) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_heads"),
+    [({"multi_query": True}, 1), ({"new_decoder_architecture": True, "num_kv_heads": 2}, 2)],
+)
+def test_heads_that_falcon_names_in_its_own_ways(
+    tmp_path: Path, changes: dict[str, Any], num_heads: int
+) -> None:
+    config = {name: value for name, value in SMALL.items() if "head" not in name}
+    falcon = config | {"model_type": "falcon", "num_attention_heads": 4} | changes
+    (tmp_path / "config.json").write_text(json.dumps(falcon))
+    size = read_size(str(tmp_path))
+
+    assert size is not None
+    assert size.kv_layers == (KvLayers(6, num_heads, 32),)
 
 
 def test_keys_of_another_width_than_the_config_tells_are_unknown(

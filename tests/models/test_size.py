@@ -194,6 +194,9 @@ def test_the_layers_of_one_do_not_match_those_of_ten(tmp_path: Path) -> None:
         {"model_type": "mystery"},
         {"model_type": "qwen3_next"},
         {"hidden_size": 65},  # four heads can't share that
+        {"num_hidden_layers": 0},
+        {"model_type": "bloom", "n_layer": 2},  # has no positions to run out of
+        {"model_type": "dbrx"},
     ],
 )
 def test_what_the_config_does_not_tell_is_unknown(tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def target(args: dict[str, Any]) -> Target:
     size = read_size("meta-llama/Llama-3.1-8B-Instruct")
     assert size is not None
     config = LLMConfig(**args["target"] | {"engine_kwargs": {"max_num_seqs": 32}})
-    memory = TargetMemory("m", size, 1, 1, 1, 4096, 1, 4096, True, (KvRoom("H100", 100_000),))
+    memory = TargetMemory("m", size, 1, 1, 1, 1, 4096, True, (KvRoom("H100", 100_000),))
     return Target("target", config, Pool("target:m", "target", 1, 2, 1, 1, "H100"), memory)
 
 

@@ -67,15 +67,35 @@ def test_layers_with_a_window_keep_it_and_what_the_largest_step_brings(windowed:
     memory = measured(target(options, windowed))
 
     assert memory.kv_bytes_per_token == 2 * HALF
-    assert memory.request_bytes == HALF * 100_000 + HALF * (127 + 1000)
-    short = measured(target(options | {"max_model_len": 500}, windowed))
-    assert short.request_bytes == 2 * HALF * 500
+    assert memory.request_bytes(100_000) == HALF * 100_000 + HALF * (127 + 1000)
+    assert memory.request_bytes(500) == 2 * HALF * 500
+    taken = memory.least_bytes - memory.weight_bytes - memory.working_bytes
+    assert taken == memory.request_bytes(100_000)
 
 
-def test_without_vllm_s_hybrid_manager_all_layers_keep_all_tokens(windowed: str) -> None:
-    options = {"max_model_len": 100_000, "disable_hybrid_kv_cache_manager": True}
+@pytest.mark.parametrize(
+    "option",
+    [{"disable_hybrid_kv_cache_manager": True}, {"kv_transfer_config": {"kv_connector": "any"}}],
+)
+def test_without_vllm_s_hybrid_manager_all_layers_keep_all_tokens(
+    windowed: str, option: dict[str, Any]
+) -> None:
+    memory = measured(target({"max_model_len": 100_000} | option, windowed))
 
-    assert measured(target(options, windowed)).request_bytes == 2 * HALF * 100_000
+    assert memory.request_bytes(100_000) == 2 * HALF * 100_000
+
+
+def test_layers_that_are_all_of_one_kind_need_no_such_manager(tmp_path: Path) -> None:
+    config = {"model_type": "mistral", "dtype": "bfloat16", "sliding_window": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = {"max_num_batched_tokens": 1000, "disable_hybrid_kv_cache_manager": True}
+    memory = measured(target(options, str(tmp_path)))
+
+    assert memory.request_bytes(100_000) == (4095 + 1000) * memory.kv_bytes_per_token
+
+
+def test_a_draft_that_would_be_refused_has_no_size(windowed: str) -> None:
+    assert draft_memory(ModelDraftConfig(model=windowed), pool()) is None
 
 
 def test_the_room_is_one_for_requests_as_long_as_may_be(windowed: str) -> None:
@@ -83,7 +103,10 @@ def test_the_room_is_one_for_requests_as_long_as_may_be(windowed: str) -> None:
     memory = measured(target(options, windowed), pool(kind=None))
 
     (room,) = memory.rooms
-    assert room.num_tokens / 100_000 == pytest.approx(GIB / memory.request_bytes, rel=1e-4)
+    held = GIB / memory.request_bytes(100_000)
+    assert room.num_tokens / 100_000 == pytest.approx(held, rel=1e-4)
+    assert memory.room_for(room, 100_000) == pytest.approx(room.num_tokens, rel=1e-4)
+    assert memory.room_for(room, 500) == pytest.approx(GIB / (2 * HALF), rel=1e-4)
 
 
 def test_the_model_of_vllms_own_drafter_counts_too() -> None:

@@ -48,10 +48,10 @@ def save_mixture(folder: Path) -> None:
 
 
 def save_windowed(folder: Path) -> None:
-    """Writes one of whose two layers one reads the latest 24 tokens only."""
+    """Writes one of whose two layers one reads the latest 6 tokens only."""
     kinds = ["sliding_attention", "full_attention"]
     config = Gemma3TextConfig(
-        **_shape(), sliding_window=24, layer_types=kinds, query_pre_attn_scalar=4
+        **_shape(), sliding_window=6, layer_types=kinds, query_pre_attn_scalar=4
     )
     torch.manual_seed(0)
     model = Gemma3ForCausalLM(config)

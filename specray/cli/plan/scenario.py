@@ -194,12 +194,12 @@ def _num_kv_tokens(
     memory: TargetMemory, hardware: str, lengths: Lengths, replayed: Sequence[Arrival]
 ) -> int:
     """The room of a target's KV cache, in which even the longest recorded request has to fit."""
-    num_tokens = max(room.num_tokens for room in memory.rooms)
     needed, request = lengths.prompt + lengths.answer, "a request"
     options = "--prompt-tokens and --answer-tokens"
     if replayed:
         needed = max(a.num_prompt_tokens + a.num_answer_tokens for a in replayed)
         request, options = "the longest request", "--arrivals"
+    num_tokens = max(memory.room_for(room, round(needed)) for room in memory.rooms)
     if num_tokens < needed:
         raise InvalidConfigError(
             f"{memory.model} leaves room for {max(0, num_tokens)} tokens of KV cache on "
@@ -213,7 +213,7 @@ def _draft(deployment: _Deployment, args: argparse.Namespace) -> DraftSettings:
     if deployment.draft == _PROMPT_LOOKUP:
         return DraftSettings(ConstantSteps(_LOOK_UP_S), _PROMPT_LOOKUP, ahead_hit_rate=1.0)
     size = read_size(deployment.draft)
-    if size is None:
+    if size is None or not size.has_plain_attention:
         raise _unknown_size("--draft", deployment.draft)
     law = Roofline(
         shape_of(size),
