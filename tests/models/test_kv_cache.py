@@ -115,6 +115,12 @@ def test_heads_that_falcon_names_in_its_own_ways(
     assert size.kv_layers == (KvLayers(6, num_heads, 32),)
 
 
+def test_layers_that_differ_in_other_ways_are_unknown(tmp_path: Path) -> None:
+    wider = {"per_layer_config": {"2": {"intermediate_size": 256}}}
+
+    assert read(tmp_path, "llama", **wider) is None
+
+
 def test_keys_of_another_width_than_the_config_tells_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
