@@ -69,7 +69,7 @@ def reconfigure(proposer: Proposer, live: LiveDraftConfig) -> None:
 def _model_proposer(
     config: ModelDraftConfig, cpus: Collection[int], share: FairShare, slowness: Slowness | None
 ) -> Proposer:
-    from specray.draft import model_factory  # PyTorch: seconds and 400 MB that others do without
+    from specray.draft import model_factory  # PyTorch: others start sooner and smaller without
 
     _limit_threads(cpus)
     return model_factory.make_model_proposer(config, share, slowness)

@@ -27,7 +27,7 @@ def test_prompt_lookup_needs_nothing() -> None:
 
 @pytest.mark.parametrize("method", ["ngram", "prompt_lookup"])
 def test_what_needs_no_model_starts_without_pytorch(method: str) -> None:
-    """It takes seconds to import, and 400 MB."""
+    """Importing it takes most of their start and of their memory."""
     script = f"""
 import sys
 import specray.serve.draft_server
