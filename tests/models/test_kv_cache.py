@@ -90,6 +90,7 @@ def test_layers_are_told_apart_by_what_they_keep(
         ("minicpm3", LATENT),  # vLLM keeps all heads' keys and values
         ("llama4_text", {"num_local_experts": 2, "num_experts_per_tok": 1}),  # reads in chunks
         ("gemma3", {"text_config": SMALL | {"model_type": "gemma3_text"}}),  # sees pictures
+        ("gemma4", {"text_config": SMALL | GEMMA_4 | {"model_type": "gemma4_text"}}),  # it, too
         ("gpt_oss", {"layer_types": ["full_attention"] * 5}),  # of six layers
     ],
 )
