@@ -160,6 +160,18 @@ def num_kv_tokens(*words: str) -> int:
     return make_scenario(parser.parse_args(words))[0].cluster.target.num_kv_tokens
 
 
+def test_short_requests_keep_all_in_layers_with_a_window_too(tmp_path: Path) -> None:
+    config = {"model_type": "mistral", "dtype": "bfloat16", "sliding_window": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ["--target", str(tmp_path), "--hardware", "H100", "--draft", LLAMA[-1]]
+    short = num_kv_tokens(*words, "--prompt-tokens", "900", "--answer-tokens", "100")
+    long = num_kv_tokens(*words, "--prompt-tokens", "99000", "--answer-tokens", "1000")
+
+    per_token = 32 * 2 * 8 * 128 * 2
+    assert 0.5 * 80 < short * per_token / 2**30 < 80  # GiB
+    assert long > 7 * short
+
+
 def test_the_file_s_options_hold_on_other_gpus(tmp_path: Path) -> None:
     text = Path("deployments/llama70b.yaml").read_text(encoding="utf-8")
     file, other = "deployments/llama70b.yaml", tmp_path / "fp8.yaml"
