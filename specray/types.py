@@ -1,6 +1,6 @@
 """What crosses the boundaries between router, draft and target. Knows no framework."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -113,6 +113,28 @@ class TruncatedDistributions:
         """The rows after the first `depth`."""
         return TruncatedDistributions(self.token_ids[depth:], self.probabilities[depth:])
 
+    def followed_by(self, other: "TruncatedDistributions") -> "TruncatedDistributions":
+        """The rows of both, as wide as the wider."""
+        width = max(self.token_ids.shape[1], other.token_ids.shape[1])
+        first, second = self._widened(width), other._widened(width)
+        return TruncatedDistributions(
+            np.concatenate((first.token_ids, second.token_ids)),
+            np.concatenate((first.probabilities, second.probabilities)),
+        )
+
+    def _widened(self, width: int) -> "TruncatedDistributions":
+        unused = ((0, 0), (0, width - self.token_ids.shape[1]))
+        return TruncatedDistributions(
+            np.pad(self.token_ids, unused), np.pad(self.probabilities, unused)
+        )
+
+
+class Extension(NamedTuple):
+    """The end of a proposal where another source goes on than the one that began it."""
+
+    start: int  # tokens before it, at least one
+    source: Source
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
@@ -128,6 +150,36 @@ class Proposal:
     draft_time_us: int = 0  # from the commit's arrival at the draft to departure; 0: drafted ahead
     covers_outcomes: bool = False  # what would follow any verification of it has been sent too
     confidences: tuple[float, ...] = ()  # of each token, that the target agrees; none: unknown
+    extension: Extension | None = None  # where another source than `source` goes on
+
+    def prefix(self, depth: int) -> "Proposal":
+        """The first `depth` tokens."""
+        extension = self.extension
+        return replace(
+            self,
+            token_ids=self.token_ids[:depth],
+            distributions=self.distributions and self.distributions.prefix(depth),
+            confidences=self.confidences[:depth],
+            extension=extension if extension and extension.start < depth else None,
+        )
+
+    def rest(self, depth: int) -> "Proposal":
+        """What follows the first `depth` tokens, once these are the request's."""
+        source, extension = self.source, self.extension
+        if extension is not None:
+            left = extension.start - depth
+            source = source if left > 0 else extension.source
+            extension = extension._replace(start=left) if left > 0 else None
+        return replace(
+            self,
+            position=self.position + depth,
+            last_token_id=self.token_ids[depth - 1] if depth else self.last_token_id,
+            token_ids=self.token_ids[depth:],
+            source=source,
+            distributions=self.distributions and self.distributions.rest(depth),
+            confidences=self.confidences[depth:],
+            extension=extension,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,33 @@ class Offer(NamedTuple):
     max_depth: int
     temperature: float = 0.0
     confidences: Sequence[float] = ()  # of the tokens that are here, in [0, 1]; none: unknown
+    extension: "Offer | None" = None  # the last of `max_depth`, where another source goes on
+
+    @property
+    def parts(self) -> "tuple[Offer, ...]":
+        """What each source offers, in order."""
+        further = self.extension
+        if further is None:
+            return (self,)
+        num_own = self.max_depth - further.max_depth
+        return self._replace(max_depth=num_own, extension=None), further
+
+    def cut(self, depth: int) -> "Offer":
+        """The same, at most so deep."""
+        if self.max_depth <= depth:
+            return self
+        further = self.extension
+        if further is not None:
+            num_left = depth - (self.max_depth - further.max_depth)
+            further = further.cut(num_left) if num_left > 0 else None
+        return self._replace(max_depth=depth, extension=further)
 
 
 def at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
     """The offers, none deeper than that."""
     if all(offer.max_depth <= depth for offer in offers):
         return offers
-    return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
+    return [offer.cut(depth) for offer in offers]
 
 
 class Verification(NamedTuple):
@@ -56,6 +76,9 @@ class SurvivalModel:
     acceptance so far, the place in the chain, the temperature and, where it is known, the draft's
     confidence there. What a confidence is worth is learnt: one that says nothing is soon ignored.
 
+    Where another source goes on with a proposal, its tokens are judged as that source's, whose
+    first token there counts as its first place.
+
     A confidence must not depend on which token was drawn for a sampled request, only on the
     distribution that it was drawn from: see `plan_depths`.
     """
@@ -69,7 +92,7 @@ class SurvivalModel:
     def chains(self, offers: Sequence[Offer]) -> Chains:
         """The survival of each token of some offers."""
         depths = np.array([offer.max_depth for offer in offers], np.intp)
-        return self._predict(self._by_head(offers, depths), depths)
+        return self._predict(self._by_head(offers), depths)
 
     def observe(self, verifications: Sequence[Verification]) -> float:
         """Learn from verifications, and keep score of what was predicted for them.
@@ -81,18 +104,23 @@ class SurvivalModel:
         offers = [verification.offer for verification in verifications]
         depths = np.array([offer.max_depth for offer in offers], np.intp)
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
-        groups = self._by_head(offers, depths)
+        groups = self._by_head(offers)
         chains = self._predict(groups, depths)
         self.calibration.observe(chains, accepted)
-        num_tried = np.minimum(accepted + 1, depths)  # a chain ends at its first rejection
-        for head, rows, features in groups:
-            places = np.arange(features.shape[1])
-            is_tried = places < num_tried[rows, None]
-            head.learn(features[is_tried], (places < accepted[rows, None])[is_tried])
-            rate = self._rate(offers[rows[0]])
-            rate.add(int(num_tried[rows].sum()), int(accepted[rows].sum()))
-        for offer, num_accepted in verifications:
-            offer.acceptance.observe(offer.max_depth, num_accepted)
+        for group in groups:
+            num_left = accepted[group.rows] - group.starts  # below 0: it was not reached
+            num_right = num_left.clip(0, group.depths)
+            # A chain ends at its first rejection.
+            num_tried = np.where(num_left < 0, 0, np.minimum(num_right + 1, group.depths))
+            places = np.arange(group.features.shape[1])
+            is_tried = places < num_tried[:, None]
+            group.head.learn(group.features[is_tried], (places < num_right[:, None])[is_tried])
+            self._rate(group.offers[0]).add(int(num_tried.sum()), int(num_right.sum()))
+            for offer, tried, right in zip(
+                group.offers, num_tried.tolist(), num_right.tolist(), strict=True
+            ):
+                if tried:
+                    offer.acceptance.observe(offer.max_depth, right)
         return float(chains.survivals.sum())
 
     def fade(self, offers: Sequence[Offer], *, with_sources: bool) -> None:
@@ -118,27 +146,34 @@ class SurvivalModel:
 
     def _predict(self, groups: "Sequence[_Group]", depths: NDArray[np.intp]) -> Chains:
         chances = np.zeros((len(depths), depths.max(initial=0)))
-        for head, rows, features in groups:
-            chances[rows] = head.chances(features)
-        chances[np.arange(chances.shape[1]) >= depths[:, None]] = 0.0
+        for group in groups:
+            places = np.arange(group.features.shape[1])
+            parts, columns = np.nonzero(places < group.depths[:, None])
+            places_in_chain = group.starts[parts] + columns
+            chances[group.rows[parts], places_in_chain] = group.chances()[parts, columns]
         survivals: Numbers = np.multiply.accumulate(chances, axis=1)
         return Chains(survivals, depths)
 
-    def _by_head(self, offers: Sequence[Offer], depths: NDArray[np.intp]) -> "list[_Group]":
-        """The offers that are judged alike, together."""
-        keyed: dict[tuple[Source, bool, bool], list[int]] = {}
+    def _by_head(self, offers: Sequence[Offer]) -> "list[_Group]":
+        """The parts of offers that are judged alike, together."""
+        keyed: dict[tuple[Source, bool, bool], list[_Part]] = {}
         for row, offer in enumerate(offers):
-            if offer.max_depth > 0:
-                is_seen = len(offer.confidences) >= offer.max_depth
-                key = (offer.source, offer.temperature == 0.0, is_seen)
-                keyed.setdefault(key, []).append(row)
-        depth = int(depths.max(initial=0))
+            start = 0
+            for part in offer.parts:
+                if part.max_depth > 0:
+                    is_seen = len(part.confidences) >= part.max_depth
+                    key = (part.source, part.temperature == 0.0, is_seen)
+                    keyed.setdefault(key, []).append(_Part(row, start, part))
+                start += part.max_depth
         groups = []
-        for key, rows in keyed.items():
+        for key, parts in keyed.items():
             if key not in self._heads:
                 self._heads[key] = _Head(_SEEING if key[2] else _BLIND)
-            features = self._features([offers[row] for row in rows], depth, is_seeing=key[2])
-            groups.append(_Group(self._heads[key], np.array(rows, np.intp), features))
+            rows, starts, alike = zip(*parts, strict=True)
+            depths = np.array([part.max_depth for part in alike], np.intp)
+            features = self._features(alike, int(depths.max()), is_seeing=key[2])
+            places = np.array(rows, np.intp), np.array(starts, np.intp), depths
+            groups.append(_Group(self._heads[key], alike, *places, features))
         return groups
 
     def _features(self, offers: Sequence[Offer], depth: int, *, is_seeing: bool) -> Numbers:
@@ -197,12 +232,27 @@ class _Head:
         self.coefficients = np.clip(self.coefficients + step, -_LARGEST, _LARGEST)
 
 
+class _Part(NamedTuple):
+    """What one source offers of a chain."""
+
+    row: int
+    start: int  # tokens of the chain before it
+    offer: Offer
+
+
 class _Group(NamedTuple):
-    """Offers that one head judges."""
+    """Parts of offers that one head judges."""
 
     head: _Head
-    rows: NDArray[np.intp]
-    features: Numbers  # [rows, depth, coefficients]; those behind the end of a chain mean nothing
+    offers: Sequence[Offer]
+    rows: NDArray[np.intp]  # [parts], of the chains
+    starts: NDArray[np.intp]  # [parts], in their chains
+    depths: NDArray[np.intp]  # [parts]
+    features: Numbers  # [parts, depth, coefficients]; those behind the end of a part mean nothing
+
+    def chances(self) -> Numbers:  # [parts, depth]
+        """See `_Head.chances`."""
+        return self.head.chances(self.features)
 
 
 def _logits(rates: Numbers) -> Numbers:

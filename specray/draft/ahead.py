@@ -20,6 +20,7 @@ import torch
 
 from specray.draft.ahead_pass import AheadPass
 from specray.draft.branch import Branch
+from specray.draft.extension import Extend, extended
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
@@ -54,6 +55,7 @@ class DraftAhead:
             generator: randomness, on the model's device.
             clock: in seconds.
         """
+        self.extend: Extend | None = None
         self._clock = clock
         self._rhythms = Rhythms()
         self.is_on = fan_out > 0
@@ -66,11 +68,19 @@ class DraftAhead:
 
     # The life of a proposal.
 
-    def send(self, session: ModelSession, draft: Draft) -> None:
-        """Begins to prepare for what becomes of an answer that is sent now."""
+    def send(self, session: ModelSession, draft: Draft) -> Proposal:
+        """An answer, for what becomes of which this begins to prepare."""
+        proposal = self._extended(
+            session,
+            draft.token_ids,
+            session.proposal(
+                draft.token_ids, "model", draft.distributions, confidences=draft.confidences
+            ),
+        )
         if self.is_on and draft.candidates is not None:
-            flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
+            flight = InFlight(proposal.token_ids, draft.candidates, was_ahead=False)
             self._begin(session, flight, len(draft.token_ids) - 1, is_answered=True)
+        return proposal
 
     def follow(self, session: ModelSession, token_ids: Sequence[int]) -> None:
         """Begins to prepare for what becomes of an answer that somebody else has sent."""
@@ -122,9 +132,13 @@ class DraftAhead:
         followed.is_answered = True
         flight = followed.flight
         q = flight.candidates.prefix(len(flight.token_ids))
-        if session.sampling.is_greedy:
-            return session.proposal(flight.token_ids, "model", confidences=q.largest())
-        return session.proposal(flight.token_ids, "model", q)
+        is_greedy = session.sampling.is_greedy
+        proposal = session.proposal(
+            flight.token_ids, "model", None if is_greedy else q, q.largest() if is_greedy else ()
+        )
+        proposal = self._extended(session, flight.token_ids, proposal)
+        flight.token_ids = proposal.token_ids
+        return proposal
 
     def settle(self, session: ModelSession, commit: Commit, reserve: Callable[[int], bool]) -> None:
         """Makes the branch that a commit has chosen the session, and frees the others.
@@ -192,7 +206,8 @@ class DraftAhead:
         session.states[:, :, branch.num_shared : stop] = branch.tail[:, :, :num_own]
         token_ids = tuple(branch.token_ids)
         session.set_cached(len(session), ahead=token_ids[:-1])
-        flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
+        in_flight = (*token_ids, *branch.extension)
+        flight = InFlight(in_flight, branch.candidates, was_ahead=branch.is_sent)
         self._begin(session, flight, num_own - 1, is_answered=branch.is_sent)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
@@ -239,7 +254,9 @@ class DraftAhead:
         not worth one. Returns None if there was nothing to do.
         """
         now_s = self._clock()
-        growing, sent, least_left_s, loss = [], [], math.inf, 0.0
+        growing: list[Followed] = []
+        sent: list[Branch] = []
+        least_left_s, loss = math.inf, 0.0
         for followed in self._followed.values():
             if not followed.is_answered:
                 continue  # its tokens, on which rows depend, have yet to leave
@@ -249,7 +266,7 @@ class DraftAhead:
             if followed.rhythm.is_running(elapsed_s):  # else it rests, and no commit will wait
                 loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
             if left_s < self._pass.expected_s(1):
-                sent += followed.send()
+                sent += followed.unsent
                 continue
             growing.append(followed)
             if not followed.is_complete:
@@ -257,7 +274,24 @@ class DraftAhead:
         complete = self._pass.run(growing, least_left_s, loss)
         if complete is not None:
             self._rhythms.observe_pass()
-            return sent + complete
+            return self._send(sent + complete)
         for followed in growing:
-            sent += followed.send()
-        return sent or None
+            sent += followed.unsent
+        return self._send(sent) or None
+
+    def _send(self, branches: Sequence[Branch]) -> list[Proposal]:
+        proposals = []
+        for branch in branches:
+            proposal = self._extended(branch.session, branch.behind, branch.send())
+            branch.extension = proposal.token_ids[len(branch.token_ids) :]
+            proposals.append(proposal)
+        return proposals
+
+    def _extended(
+        self, session: ModelSession, behind: Sequence[int], proposal: Proposal
+    ) -> Proposal:
+        """The proposal as far as was asked for; it ends with the last of the tokens `behind`."""
+        num_left = session.depth - len(proposal.token_ids)
+        if self.extend is None or num_left <= 0:
+            return proposal
+        return extended(proposal, self.extend(session.session_id, behind, num_left))

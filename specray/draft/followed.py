@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from specray.draft.attention import CachedRow
 from specray.draft.branch import Branch
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import InFlight, Outcome
 from specray.draft.pace import Rhythm
-from specray.types import Proposal, TruncatedDistributions
+from specray.types import TruncatedDistributions
 
 
 @dataclass(slots=True, eq=False)
@@ -66,24 +64,15 @@ class Followed:
         """The keys and values of a pass that computes `to_feed`."""
         return CachedRow(self.session.states, self.stop - self.num_to_feed, self.stop)
 
-    def send(self) -> list[Proposal]:
-        """What there is of continuations, to be sent as it is."""
-        return [b.send() for b in self.branches.values() if b.token_ids and not b.is_sent]
+    @property
+    def unsent(self) -> list[Branch]:
+        """What there is of continuations that could be sent as it is."""
+        return [b for b in self.branches.values() if b.token_ids and not b.is_sent]
 
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""
         flight, stop = self.flight, start + self.num_unscored
         self.num_fed = len(flight.token_ids)
         self.session.set_cached(len(self.session), ahead=flight.token_ids)
-        flight.candidates = _joined(flight.candidates, drawn.prefix(stop).rest(start))
+        flight.candidates = flight.candidates.followed_by(drawn.prefix(stop).rest(start))
         self.likeliest = None
-
-
-def _joined(
-    first: TruncatedDistributions, second: TruncatedDistributions
-) -> TruncatedDistributions:
-    width = second.token_ids.shape[1]  # the first may be of no rows, and then of any width
-    return TruncatedDistributions(
-        np.concatenate((first.token_ids.reshape(-1, width), second.token_ids)),
-        np.concatenate((first.probabilities.reshape(-1, width), second.probabilities)),
-    )

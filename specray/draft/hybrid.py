@@ -19,9 +19,17 @@ from specray.control.acceptance import (
     request_acceptance,
     source_acceptance,
 )
+from specray.draft.extension import Further
+from specray.draft.ngrams import NgramProposer
 from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
-from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
+from specray.draft.proposer import (
+    DraftsAhead,
+    FollowsOthers,
+    IsExtended,
+    LimitsFanOut,
+    Proposer,
+)
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
@@ -59,7 +67,7 @@ class HybridProposer:
     """
 
     def __init__(
-        self, lookup: PromptLookup, model: Proposer, quick: Proposer | None = None
+        self, lookup: PromptLookup, model: Proposer, quick: NgramProposer | None = None
     ) -> None:
         """Takes the sources.
 
@@ -70,6 +78,8 @@ class HybridProposer:
         """
         self._lookup = lookup
         self._quick = quick
+        if isinstance(model, IsExtended):
+            model.extend_by(self._further)
         self._follower = model if isinstance(model, FollowsOthers) else None
         self.sources = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
@@ -200,6 +210,16 @@ class HybridProposer:
         (proposal,) = self._quick.propose([session_id])
         self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
         return self._with_outcomes(self._followed(proposal))
+
+    def _further(self, session_id: int, behind: Sequence[int], depth: int) -> Further | None:
+        """What the model's proposals go on with: what gets further by itself; see `Extend`."""
+        found = []
+        session = self._lookup.session(session_id)
+        if "prompt_lookup" in self.sources and session.sampling.is_greedy:
+            found.append(self._lookup.further(session_id, behind, depth))
+        if self._quick is not None and self._is_quick:
+            found.append(self._quick.further(session_id, behind, depth))
+        return max(found, key=lambda more: expected_length(more.confidences), default=None)
 
     def _followed(self, proposal: Proposal) -> Proposal:
         """The same; the model begins to draft for its outcomes."""

@@ -9,6 +9,7 @@ import torch
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.extension import Extend
 from specray.draft.fair_share import FairShare
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
@@ -147,6 +148,10 @@ class ModelProposer:
         session = self._store.get(session_id)
         return None if session is None else self._ahead.take_partial(session)
 
+    def extend_by(self, extend: Extend) -> None:
+        """See `IsExtended`."""
+        self._ahead.extend = extend
+
     def work(self) -> bool:
         """Prefills a little for the session that has waited longest, else drafts ahead.
 
@@ -240,9 +245,5 @@ class ModelProposer:
         proposals = {}
         for session, draft in zip(sessions, drafts, strict=True):
             session.set_cached(len(session), ahead=draft.token_ids[:-1])
-            proposal = session.proposal(
-                draft.token_ids, "model", draft.distributions, confidences=draft.confidences
-            )
-            proposals[session.session_id] = proposal
-            self._ahead.send(session, draft)
+            proposals[session.session_id] = self._ahead.send(session, draft)
         return proposals

@@ -19,10 +19,11 @@ _MOST_CANDIDATES = 32  # for one place
 
 
 class Chain(NamedTuple):
-    """Drafted tokens and, if they were drawn, what from."""
+    """Drafted tokens."""
 
     token_ids: list[int]
-    distributions: TruncatedDistributions | None
+    distributions: TruncatedDistributions | None  # what they were drawn from, if they were
+    confidences: list[float]  # of each token otherwise
 
 
 class _Shipped(NamedTuple):
@@ -40,6 +41,8 @@ class NgramDrawing:
 
     def draft(self, text: Sequence[int], depth: int, sampling: SamplingSettings) -> Chain:
         """What usually follows a text; drawn, for sampled requests, from what is shipped."""
+        if sampling.is_greedy:
+            return self._likeliest(text, depth)
         context = list(text[-CONTEXT:])
         drafted: list[int] = []
         rows: list[_Shipped] = []
@@ -50,7 +53,20 @@ class NgramDrawing:
             rows.append(row)
             drafted.append(self._draw(row))
             context = [*context[-CONTEXT + 1 :], drafted[-1]]
-        return Chain(drafted, _stack(rows) if rows and not sampling.is_greedy else None)
+        return Chain(drafted, _stack(rows) if rows else None, [])
+
+    def _likeliest(self, text: Sequence[int], depth: int) -> Chain:
+        context = list(text[-CONTEXT:])
+        drafted: list[int] = []
+        confidences: list[float] = []
+        for _ in range(depth):
+            likeliest = self._ngrams.likeliest(context)
+            if likeliest is None:
+                break
+            drafted.append(likeliest.token_id)
+            confidences.append(likeliest.share)
+            context = [*context[-CONTEXT + 1 :], likeliest.token_id]
+        return Chain(drafted, None, confidences)
 
     def candidates(
         self, text: Sequence[int], proposed: Sequence[int], sampling: SamplingSettings
@@ -86,8 +102,6 @@ class NgramDrawing:
 
 def _filter(opinion: Opinion, sampling: SamplingSettings) -> _Shipped:
     """Temperature, top-k and top-p, as in `sampling.truncation`."""
-    if sampling.is_greedy:
-        return _Shipped(opinion.token_ids[:1], np.ones(1, np.float32))
     to_largest = opinion.probabilities.astype(np.float64) / opinion.probabilities[0]
     weights = to_largest ** (1 / sampling.temperature)  # the first stays 1, however cold it is
     if sampling.top_k:

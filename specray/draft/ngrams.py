@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specray.draft.extension import Further
 from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.pace import Rhythm, Rhythms
@@ -126,6 +127,13 @@ class NgramProposer:
         """See `DraftsAhead`."""
         self._states[session_id].left_out = outcomes
 
+    def further(self, session_id: int, behind: Sequence[int], depth: int) -> Further:
+        """What usually follows a session and the tokens behind it; see `Extend`."""
+        session = self._states[session_id].session
+        text = [*session.token_ids[-CONTEXT:], *behind]
+        chain = self._drawing.draft(text, depth, session.sampling)
+        return Further(chain.token_ids, "ngram", chain.confidences, chain.distributions)
+
     def _answer(self, state: _State) -> Proposal:
         proposal = self._propose(state.session)
         if self._fan_out and state.session.depth:
@@ -148,17 +156,18 @@ class NgramProposer:
             return
         for _, num_accepted, added in nlargest(self._fan_out, self._choices(state, flight)):
             text = [*session.token_ids[-CONTEXT:], *flight.token_ids[:num_accepted], added]
-            token_ids, rows = self._drawing.draft(text, session.depth, session.sampling)
-            if not token_ids:
+            chain = self._drawing.draft(text, session.depth, session.sampling)
+            if not chain.token_ids:
                 continue
             after = Proposal(
                 session.session_id,
                 len(session) + num_accepted + 1,
                 added,
-                tuple(token_ids),
+                tuple(chain.token_ids),
                 "ngram",
-                rows,
+                chain.distributions,
                 session.commit_sent_at_ns,
+                confidences=tuple(chain.confidences),
             )
             state.ahead[after.position, added] = after
             yield after
@@ -173,7 +182,7 @@ class NgramProposer:
                 yield _Choice(float(probabilities[num_accepted, column]), num_accepted, added)
 
     def _propose(self, session: Session) -> Proposal:
-        drafted, rows = self._drawing.draft(
-            session.token_ids[-CONTEXT:], session.depth, session.sampling
+        chain = self._drawing.draft(session.token_ids[-CONTEXT:], session.depth, session.sampling)
+        return session.proposal(
+            chain.token_ids, "ngram", chain.distributions, tuple(chain.confidences)
         )
-        return session.proposal(drafted, "ngram", rows)

@@ -56,15 +56,7 @@ class _Session:
             return None
         if self.recent[-num_added:] != proposal.token_ids[:num_added]:
             return None
-        return replace(
-            proposal,
-            position=self.position,
-            last_token_id=self.last_token_id,
-            token_ids=proposal.token_ids[num_added:],
-            distributions=proposal.distributions and proposal.distributions.rest(num_added),
-            confidences=proposal.confidences[num_added:],
-            covers_outcomes=False,
-        )
+        return replace(proposal.rest(num_added), covers_outcomes=False)
 
     def was_at(self, proposal: Proposal) -> bool:
         """Whether the proposal extends what the request is, or was a few tokens ago."""

@@ -30,19 +30,24 @@ class Offers:
         """
         offer = self.of_tokens(session, len(proposal.token_ids), proposal.source)
         q = proposal.distributions
-        if q is None or not self.is_trusted(session):
-            return offer._replace(confidences=proposal.confidences)
-        return offer._replace(confidences=q.largest())
+        is_seen = q is not None and self.is_trusted(session)
+        confidences = q.largest() if q is not None and is_seen else proposal.confidences
+        extension = proposal.extension
+        if extension is None or extension.start >= offer.max_depth:
+            return offer._replace(confidences=confidences)
+        start, source = extension
+        further = self.of_tokens(session, offer.max_depth - start, source)
+        return offer._replace(
+            confidences=confidences[:start],
+            extension=further._replace(confidences=confidences[start:]),
+        )
 
     def of_verified(self, session: Session, num_tokens: int, source: Source) -> Offer:
         """What the latest step verified for the session."""
-        return Offer(
-            session.acceptances[source],
-            source,
-            num_tokens,
-            session.sampling.temperature,
-            session.confidences[:num_tokens],
-        )
+        offer = session.offer
+        if offer is not None and offer.source == source:
+            return offer.cut(num_tokens)
+        return Offer(session.acceptances[source], source, num_tokens, session.sampling.temperature)
 
     def cap(self, session: Session) -> int:
         """Most draft tokens that the session may verify now."""
@@ -62,14 +67,9 @@ class Offers:
 
     def cut(self, session: Session, proposal: Proposal, depth: int) -> Proposal:
         """The proposal's first tokens; without distributions if they may not be used."""
-        q = proposal.distributions
-        if q is None and depth == len(proposal.token_ids):
+        has_distributions = proposal.distributions is not None
+        if not has_distributions and depth == len(proposal.token_ids):
             return proposal  # as most are: a copy takes longer than all else here
-        if not self.is_trusted(session):
-            q = None
-        return replace(
-            proposal,
-            token_ids=proposal.token_ids[:depth],
-            distributions=q and q.prefix(depth),
-            confidences=proposal.confidences[:depth],
-        )
+        if has_distributions and not self.is_trusted(session):
+            proposal = replace(proposal, distributions=None)
+        return proposal.prefix(depth)
