@@ -195,8 +195,10 @@ def test_copies_from_the_requests_own_text(
     """Where the draft is silent, or its answer is late; prompts hold parts of the answers."""
     policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0, has_stop_gap=True)
     configure_blocking(engine.address, policy)
+    few = GREEDY.clone()
+    few.allowed_token_ids = FEW[:2]  # whatever the machine's arithmetic, much repeats itself
     told = [
-        Job((*job.prompt, *answer[:60], *job.prompt), GREEDY)
+        Job((*job.prompt, *answer[:60], *job.prompt), few)
         for job, answer in zip(jobs, answers, strict=True)
     ]
     plain = engine.answers(told[:4]) + engine.answers(told[4:])
