@@ -123,6 +123,8 @@ class TruncatedDistributions:
         )
 
     def _widened(self, width: int) -> "TruncatedDistributions":
+        if width == self.token_ids.shape[1]:
+            return self  # as most are: padding takes longer than all else here
         unused = ((0, 0), (0, width - self.token_ids.shape[1]))
         return TruncatedDistributions(
             np.pad(self.token_ids, unused), np.pad(self.probabilities, unused)
@@ -132,7 +134,7 @@ class TruncatedDistributions:
 class Extension(NamedTuple):
     """The end of a proposal where another source goes on than the one that began it."""
 
-    start: int  # tokens before it, at least one
+    start: int  # tokens before it; none is left of these once they are the request's
     source: Source
 
 
@@ -144,13 +146,18 @@ class Proposal:
     position: int  # length in tokens of the request that `token_ids` extends
     last_token_id: int  # the token at `position - 1`
     token_ids: tuple[int, ...]  # at most the session's depth; may be empty: nothing to propose
-    source: Source
+    source: Source  # who answers, and, as far as there is no `extension`, whose the tokens are
     distributions: TruncatedDistributions | None = None  # None: treat each token as a point mass
     commit_sent_at_ns: int = 0  # `Commit.sent_at_ns` of the commit that this answers
     draft_time_us: int = 0  # from the commit's arrival at the draft to departure; 0: drafted ahead
     covers_outcomes: bool = False  # what would follow any verification of it has been sent too
     confidences: tuple[float, ...] = ()  # of each token, that the target agrees; none: unknown
     extension: Extension | None = None  # where another source than `source` goes on
+
+    @property
+    def own_token_ids(self) -> tuple[int, ...]:
+        """Those before the extension."""
+        return self.token_ids if self.extension is None else self.token_ids[: self.extension.start]
 
     def prefix(self, depth: int) -> "Proposal":
         """The first `depth` tokens."""
@@ -165,17 +172,14 @@ class Proposal:
 
     def rest(self, depth: int) -> "Proposal":
         """What follows the first `depth` tokens, once these are the request's."""
-        source, extension = self.source, self.extension
+        extension = self.extension
         if extension is not None:
-            left = extension.start - depth
-            source = source if left > 0 else extension.source
-            extension = extension._replace(start=left) if left > 0 else None
+            extension = extension._replace(start=max(0, extension.start - depth))
         return replace(
             self,
             position=self.position + depth,
             last_token_id=self.token_ids[depth - 1] if depth else self.last_token_id,
             token_ids=self.token_ids[depth:],
-            source=source,
             distributions=self.distributions and self.distributions.rest(depth),
             confidences=self.confidences[depth:],
             extension=extension,

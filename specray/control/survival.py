@@ -70,14 +70,14 @@ class Verification(NamedTuple):
 
 
 class SurvivalModel:
-    """Logistic regression, one for each source, for greedy and sampled requests.
+    """Logistic regression, one for each source, for greedy and sampled requests and extensions.
 
     A token is accepted if all before it were, with a probability that follows from the request's
     acceptance so far, the place in the chain, the temperature and, where it is known, the draft's
     confidence there. What a confidence is worth is learnt: one that says nothing is soon ignored.
 
-    Where another source goes on with a proposal, its tokens are judged as that source's, whose
-    first token there counts as its first place.
+    Where another source goes on with a proposal, its tokens are judged apart, as that source's
+    there, and the first of them is in its first place.
 
     A confidence must not depend on which token was drawn for a sampled request, only on the
     distribution that it was drawn from: see `plan_depths`.
@@ -85,8 +85,8 @@ class SurvivalModel:
 
     def __init__(self) -> None:
         self.calibration = Calibration()
-        self._rates: dict[tuple[Source, bool], AcceptanceRate] = {}
-        self._heads: dict[tuple[Source, bool, bool], _Head] = {}
+        self._rates: dict[_Kind, AcceptanceRate] = {}
+        self._heads: dict[tuple[_Kind, bool], _Head] = {}
         self._num_idle = 0  # steps for which sources have yet to fade
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
@@ -115,7 +115,7 @@ class SurvivalModel:
             places = np.arange(group.features.shape[1])
             is_tried = places < num_tried[:, None]
             group.head.learn(group.features[is_tried], (places < num_right[:, None])[is_tried])
-            self._rate(group.offers[0]).add(int(num_tried.sum()), int(num_right.sum()))
+            self._rate(group.kind).add(int(num_tried.sum()), int(num_right.sum()))
             for offer, tried, right in zip(
                 group.offers, num_tried.tolist(), num_right.tolist(), strict=True
             ):
@@ -156,47 +156,32 @@ class SurvivalModel:
 
     def _by_head(self, offers: Sequence[Offer]) -> "list[_Group]":
         """The parts of offers that are judged alike, together."""
-        keyed: dict[tuple[Source, bool, bool], list[_Part]] = {}
+        keyed: dict[tuple[_Kind, bool], list[_Part]] = {}
         for row, offer in enumerate(offers):
             start = 0
-            for part in offer.parts:
+            for index, part in enumerate(offer.parts):
                 if part.max_depth > 0:
+                    kind = _Kind(part.source, part.temperature == 0.0, index > 0)
                     is_seen = len(part.confidences) >= part.max_depth
-                    key = (part.source, part.temperature == 0.0, is_seen)
-                    keyed.setdefault(key, []).append(_Part(row, start, part))
+                    keyed.setdefault((kind, is_seen), []).append(_Part(row, start, part))
                 start += part.max_depth
         groups = []
-        for key, parts in keyed.items():
-            if key not in self._heads:
-                self._heads[key] = _Head(_SEEING if key[2] else _BLIND)
+        for (kind, is_seen), parts in keyed.items():
+            if (kind, is_seen) not in self._heads:
+                self._heads[kind, is_seen] = _Head(_SEEING if is_seen else _BLIND)
             rows, starts, alike = zip(*parts, strict=True)
             depths = np.array([part.max_depth for part in alike], np.intp)
-            features = self._features(alike, int(depths.max()), is_seeing=key[2])
+            prior = self._rate(kind).rate(INITIAL_RATE)
+            features = _features(alike, int(depths.max()), prior, is_seeing=is_seen)
             places = np.array(rows, np.intp), np.array(starts, np.intp), depths
-            groups.append(_Group(self._heads[key], alike, *places, features))
+            groups.append(_Group(self._heads[kind, is_seen], kind, alike, *places, features))
         return groups
 
-    def _features(self, offers: Sequence[Offer], depth: int, *, is_seeing: bool) -> Numbers:
-        """Of each token of offers that are judged alike: [offers, depth, coefficients]."""
-        prior = self._rate(offers[0]).rate(INITIAL_RATE)
-        features = np.ones((len(offers), depth, 5 if is_seeing else 4))
-        rates = np.array([offer.acceptance.rate(prior) for offer in offers])
-        features[:, :, 1] = _logits(rates)[:, None]
-        features[:, :, 2] = np.log(np.arange(1, depth + 1))
-        features[:, :, 3] = np.array([offer.temperature for offer in offers])[:, None]
-        if is_seeing:
-            padding = (0.5,) * depth
-            padded = chain.from_iterable((*o.confidences, *padding)[:depth] for o in offers)
-            confidences = np.fromiter(padded, np.float64, len(offers) * depth)
-            features[:, :, 4] = _logits(confidences).reshape(len(offers), depth)
-        return features
-
-    def _rate(self, offer: Offer) -> AcceptanceRate:
+    def _rate(self, kind: "_Kind") -> AcceptanceRate:
         """The rate over all requests like this one, the prior of new ones."""
-        key = (offer.source, offer.temperature == 0.0)
-        if key not in self._rates:
-            self._rates[key] = source_acceptance()
-        return self._rates[key]
+        if kind not in self._rates:
+            self._rates[kind] = source_acceptance()
+        return self._rates[kind]
 
 
 class _Head:
@@ -232,6 +217,14 @@ class _Head:
         self.coefficients = np.clip(self.coefficients + step, -_LARGEST, _LARGEST)
 
 
+class _Kind(NamedTuple):
+    """Tokens that are likely alike."""
+
+    source: Source
+    is_greedy: bool
+    goes_on: bool  # behind another source's, which it would have missed: right more often
+
+
 class _Part(NamedTuple):
     """What one source offers of a chain."""
 
@@ -244,6 +237,7 @@ class _Group(NamedTuple):
     """Parts of offers that one head judges."""
 
     head: _Head
+    kind: _Kind
     offers: Sequence[Offer]
     rows: NDArray[np.intp]  # [parts], of the chains
     starts: NDArray[np.intp]  # [parts], in their chains
@@ -253,6 +247,21 @@ class _Group(NamedTuple):
     def chances(self) -> Numbers:  # [parts, depth]
         """See `_Head.chances`."""
         return self.head.chances(self.features)
+
+
+def _features(offers: Sequence[Offer], depth: int, prior: float, *, is_seeing: bool) -> Numbers:
+    """Of each token of offers that are judged alike: [offers, depth, coefficients]."""
+    features = np.ones((len(offers), depth, 5 if is_seeing else 4))
+    rates = np.array([offer.acceptance.rate(prior) for offer in offers])
+    features[:, :, 1] = _logits(rates)[:, None]
+    features[:, :, 2] = np.log(np.arange(1, depth + 1))
+    features[:, :, 3] = np.array([offer.temperature for offer in offers])[:, None]
+    if is_seeing:
+        padding = (0.5,) * depth
+        padded = chain.from_iterable((*o.confidences, *padding)[:depth] for o in offers)
+        confidences = np.fromiter(padded, np.float64, len(offers) * depth)
+        features[:, :, 4] = _logits(confidences).reshape(len(offers), depth)
+    return features
 
 
 def _logits(rates: Numbers) -> Numbers:

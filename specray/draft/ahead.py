@@ -20,7 +20,7 @@ import torch
 
 from specray.draft.ahead_pass import AheadPass
 from specray.draft.branch import Branch
-from specray.draft.extension import Extend, extended
+from specray.draft.extension import Extend, extended, is_extensible
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
@@ -69,7 +69,7 @@ class DraftAhead:
     # The life of a proposal.
 
     def send(self, session: ModelSession, draft: Draft) -> Proposal:
-        """An answer, for what becomes of which this begins to prepare."""
+        """An answer, which others may go on with, and for whose outcomes this now prepares."""
         proposal = self._extended(
             session,
             draft.token_ids,
@@ -78,7 +78,8 @@ class DraftAhead:
             ),
         )
         if self.is_on and draft.candidates is not None:
-            flight = InFlight(proposal.token_ids, draft.candidates, was_ahead=False)
+            num_further = len(proposal.token_ids) - len(draft.token_ids)
+            flight = InFlight(proposal.token_ids, draft.candidates, False, num_further)
             self._begin(session, flight, len(draft.token_ids) - 1, is_answered=True)
         return proposal
 
@@ -137,6 +138,7 @@ class DraftAhead:
             flight.token_ids, "model", None if is_greedy else q, q.largest() if is_greedy else ()
         )
         proposal = self._extended(session, flight.token_ids, proposal)
+        flight.num_further = len(proposal.token_ids) - len(flight.token_ids)
         flight.token_ids = proposal.token_ids
         return proposal
 
@@ -207,7 +209,8 @@ class DraftAhead:
         token_ids = tuple(branch.token_ids)
         session.set_cached(len(session), ahead=token_ids[:-1])
         in_flight = (*token_ids, *branch.extension)
-        flight = InFlight(in_flight, branch.candidates, was_ahead=branch.is_sent)
+        num_further = len(branch.extension)
+        flight = InFlight(in_flight, branch.candidates, branch.is_sent, num_further)
         self._begin(session, flight, num_own - 1, is_answered=branch.is_sent)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
@@ -220,7 +223,8 @@ class DraftAhead:
         session.set_cached(len(session), ahead=token_ids[:num_fed])
         rest = flight.candidates.rest(start)
         is_there = followed.is_answered
-        flight = InFlight(token_ids, rest, was_ahead=is_there)
+        num_further = min(flight.num_further, len(token_ids))
+        flight = InFlight(token_ids, rest, is_there, num_further)
         self._begin(session, flight, num_fed, is_answered=is_there, is_rest=True)
 
     def _begin(
@@ -292,6 +296,6 @@ class DraftAhead:
     ) -> Proposal:
         """The proposal as far as was asked for; it ends with the last of the tokens `behind`."""
         num_left = session.depth - len(proposal.token_ids)
-        if self.extend is None or num_left <= 0:
+        if self.extend is None or num_left <= 0 or not is_extensible(proposal):
             return proposal
         return extended(proposal, self.extend(session.session_id, behind, num_left))

@@ -28,12 +28,18 @@ Extend = Callable[[int, Sequence[int], int], Further | None]
 """From a session, tokens that follow it, and how many more there may be at most."""
 
 
+def is_extensible(proposal: Proposal) -> bool:
+    """Whether it has tokens, and says of each what the target needs to know of all."""
+    has_both = proposal.distributions is not None or bool(proposal.confidences)
+    return has_both and bool(proposal.token_ids)
+
+
 def extended(proposal: Proposal, further: Further | None) -> Proposal:
     """A proposal that goes on; as it is where nothing follows, or nothing that it could ship."""
-    if further is None or not further.token_ids or not proposal.token_ids:
+    if further is None or not further.token_ids or not is_extensible(proposal):
         return proposal
     own, more = proposal.distributions, further.distributions
-    if (own is None) != (more is None) or (own is None and not proposal.confidences):
+    if (own is None) != (more is None):
         return proposal
     return replace(
         proposal,

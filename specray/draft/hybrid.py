@@ -62,6 +62,9 @@ class HybridProposer:
     would be chosen are drafted ahead, whoever answers now; the model drafts ahead for others. They
     never cover all outcomes: where there is none, the model's answer follows.
 
+    Where the model has no time for all that is asked for, copies and n-grams go on behind its
+    tokens (`specray.draft.extension`).
+
     With a quick source, such as n-grams, no step waits for the model: the quick one answers what
     was not drafted ahead, and the model drafts for the outcomes of whatever was answered.
     """
@@ -188,7 +191,7 @@ class HybridProposer:
         answers = []
         for proposal in self._model.propose(session_ids):
             session_id = proposal.session_id
-            self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
+            self._states[session_id].sent = _Sent(proposal.position, proposal.own_token_ids)
             if not proposal.token_ids and "prompt_lookup" in self.sources:
                 # No room for the model: a look-up is better than nothing.
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
@@ -267,7 +270,7 @@ class HybridProposer:
             if sent is not None and session.depth:
                 state.answered = end
                 if not self._is_quick:
-                    state.sent = _Sent(sent.position, sent.token_ids)
+                    state.sent = _Sent(sent.position, sent.own_token_ids)
                 pushed += self._with_outcomes(sent)[1:]
         return pushed
 

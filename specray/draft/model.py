@@ -61,8 +61,8 @@ class ModelProposer:
             share: which tenant makes room; all count alike if left out.
         """
         self._model = model
-        is_cpu = torch.device(model.device).type == "cpu"
-        self._prefill_tokens = _CPU_PREFILL_TOKENS if is_cpu else GPU_PREFILL_TOKENS
+        self._is_cpu = torch.device(model.device).type == "cpu"
+        self._prefill_tokens = _CPU_PREFILL_TOKENS if self._is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         self._ahead = DraftAhead(
             model, self._pool, config.most_ahead, config.support, generator, clock
@@ -149,8 +149,14 @@ class ModelProposer:
         return None if session is None else self._ahead.take_partial(session)
 
     def extend_by(self, extend: Extend) -> None:
-        """See `IsExtended`."""
-        self._ahead.extend = extend
+        """See `IsExtended`; nothing on a GPU.
+
+        What goes on has to be read before its outcomes can be drafted for. On a CPU that takes
+        hardly longer than reading the last token alone; on a GPU such a pass is none of those that
+        its graphs hold, and takes several times as long.
+        """
+        if self._is_cpu:
+            self._ahead.extend = extend
 
     def work(self) -> bool:
         """Prefills a little for the session that has waited longest, else drafts ahead.

@@ -35,8 +35,9 @@ class InFlight:
     """
 
     token_ids: tuple[int, ...]
-    candidates: TruncatedDistributions  # [tokens or one more, support]: what may stand where
+    candidates: TruncatedDistributions  # [at most one more, support]: what may stand where, so far
     was_ahead: bool  # whether it was sent before the commit that it extends was known
+    num_further: int = 0  # of the last tokens: see `specray.draft.extension`
 
     @property
     def has_bonus(self) -> bool:
@@ -78,7 +79,7 @@ class OutcomeModel:
         self._tables: dict[int, _Tables] = defaultdict(_Tables)
 
     def survival_rate(self, sampling: SamplingSettings) -> float:
-        """How often a proposed token is accepted that all before it were."""
+        """How often a proposed token is accepted that all before it were; not an extension's."""
         return float(self._table(sampling).any_survival.rates[0])
 
     def probabilities(
@@ -143,7 +144,8 @@ class OutcomeModel:
             confidence, shares = _without(proposed, ids, q)
             tried = np.zeros(_NUM_CONFIDENCES)
             tried[_confidence_bucket(confidence)] = 1
-            tables.any_survival.observe(np.ones(1), np.array([float(token_id == proposed)]))
+            if row < len(flight.token_ids) - flight.num_further:
+                tables.any_survival.observe(np.ones(1), np.array([float(token_id == proposed)]))
             tables.survival.observe(tried, tried * (token_id == proposed))
             if token_id != proposed:
                 _observe_share(tables.correction, ids, shares, token_id)

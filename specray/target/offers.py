@@ -43,9 +43,9 @@ class Offers:
         )
 
     def of_verified(self, session: Session, num_tokens: int, source: Source) -> Offer:
-        """What the latest step verified for the session."""
-        offer = session.offer
-        if offer is not None and offer.source == source:
+        """What the latest step verified for the session, once."""
+        offer, session.offer = session.offer, None
+        if offer is not None and offer.source == source and offer.max_depth >= num_tokens:
             return offer.cut(num_tokens)
         return Offer(session.acceptances[source], source, num_tokens, session.sampling.temperature)
 

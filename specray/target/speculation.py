@@ -22,7 +22,7 @@ from specray.target.taking import Taking
 from specray.target.telling import Streams, Telling
 from specray.target.use import Share, Use
 from specray.target.waiting import Wait, Waiting
-from specray.types import OWN_SOURCES, STOP_GAPS, Accepted, Proposal, Source
+from specray.types import OWN_SOURCES, STOP_GAPS, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -242,13 +242,7 @@ class Speculation:
         self._planner.observe_verification(offer, num_accepted)
         if source == "engine":
             self.engine.observe_verification()
-        position = len(session.token_ids)
-        for part in offer.parts:
-            num = min(num_accepted, part.max_depth)
-            self._counters.count_verification(part.source, part.max_depth, num)
-            if num > 0:
-                session.accepted.append(Accepted(position, num, part.source))
-            position, num_accepted = position + num, num_accepted - num
+        session.accepted += self._counters.count_parts(session, offer, num_accepted)
 
     def observe_turnaround(
         self, seconds: float, num_requests: int, sources: Collection[Source]

@@ -121,30 +121,33 @@ def extended(num_own: int, num_further: int) -> Offer:
     return Offer(request_acceptance(), "model", depth, extension=further)
 
 
-def test_where_another_source_goes_on_its_tokens_are_judged_as_its_own() -> None:
-    model = SurvivalModel()
+def test_where_another_source_goes_on_its_tokens_are_judged_apart() -> None:
+    model, new = SurvivalModel(), SurvivalModel()
+    alone = Offer(request_acceptance(), "ngram", 2)
+    before = model.chains([alone]).survivals.tolist()
     for _ in range(200):
         model.observe([Verification(extended(2, 2), 2)])  # none of the second source's is right
 
-    sure, doubtful = model.chains(
-        [Offer(request_acceptance(), "model", 2), Offer(request_acceptance(), "ngram", 2)]
-    ).survivals.tolist()
+    sure = model.chains([Offer(request_acceptance(), "model", 2)]).survivals[0].tolist()
     assert sure[1] > 0.8
-    assert doubtful[0] < 0.1
     (chain,) = model.chains([extended(2, 2)]).survivals.tolist()
     assert chain[:2] == pytest.approx(sure)
-    assert chain[2:] == pytest.approx([sure[1] * chance for chance in doubtful])
+    assert chain[2] < 0.1 * sure[1]
+    assert model.chains([alone]).survivals.tolist() == before  # it says nothing of it alone
+    (untaught,) = new.chains([extended(2, 2)]).survivals.tolist()
+    first, second = before[0]
+    assert untaught[2:] == pytest.approx([untaught[1] * first, untaught[1] * second])
 
 
 def test_what_was_not_reached_says_nothing() -> None:
     model, before = SurvivalModel(), SurvivalModel()
     for _ in range(200):
         model.observe([Verification(extended(2, 2), 1)])
-    offer = extended(0, 2).parts[1]
+    offer = extended(0, 2)  # what is left of one whose first source's tokens are the request's
 
-    chances = model.chains([offer]).survivals.tolist()
-    assert chances == before.chains([offer]).survivals.tolist()
-    assert offer.acceptance.rate(0.5) == request_acceptance().rate(0.5)
+    assert model.chains([offer]).survivals.tolist() == before.chains([offer]).survivals.tolist()
+    further = offer.parts[1]
+    assert further.acceptance.rate(0.5) == request_acceptance().rate(0.5)
 
 
 def test_an_offer_is_cut_where_it_is_told() -> None:

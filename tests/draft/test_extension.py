@@ -214,6 +214,50 @@ def test_what_leaves_early_goes_on_from_all_tokens_before_it(llama_pass: Pair) -
         assert branch.behind == behind
 
 
+def test_what_goes_on_says_nothing_of_the_model(llama_pass: Pair) -> None:
+    """How far to draft would follow from what others get wrong."""
+    rates = []
+    for further in (None, Further(SEVENS, "ngram", (0.4,) * DEPTH)):
+        target = following(llama_pass)
+        target.proposer.extend_by(lambda _, __, num, more=further: more and cut(more, num))
+        outcome, num_own = max(branches_of(target).items(), key=lambda item: item[1])
+        target.commit(1, *outcome)
+        partial = target.proposer.take_partial(1)
+        assert partial is not None
+        target.work()
+        target.commit(1, *partial.token_ids[:num_own], 3)
+        rates.append(target.proposer._ahead.outcomes.survival_rate(GREEDY))
+    assert rates[0] == rates[1]
+
+
+def cut(further: Further, num: int) -> Further:
+    return further._replace(
+        token_ids=further.token_ids[:num], confidences=further.confidences[:num]
+    )
+
+
+def test_an_answer_goes_on_where_the_model_is_not_asked_for_more(
+    llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(llama_pass.model)
+    target.proposer.extend_by(lambda _, __, num: Further(SEVENS[:num], "ngram", (0.4,) * num))
+    monkeypatch.setattr(target.proposer._ahead, "answer_depth", lambda _: 1)
+    target.open(1, 12, GREEDY)
+    target.commit(1, 9)
+    answer = target.answer(1)
+    assert answer is not None
+    own = scratch_greedy(llama_pass.reference, target.texts[1], 1)
+    assert answer.token_ids == (*own, *SEVENS[1:])
+    assert answer.own_token_ids == own
+    target.work()
+    for position, added in target.ahead[1]:
+        behind = (*answer.token_ids[: position - len(target.texts[1]) - 1], added)
+        ahead = target.after(1, *behind)
+        assert ahead is not None
+        text = [*target.texts[1], *behind]
+        assert ahead.token_ids == scratch_greedy(llama_pass.reference, text, DEPTH)
+
+
 # Losslessness
 
 

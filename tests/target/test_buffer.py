@@ -508,8 +508,8 @@ def test_the_rest_of_a_proposal_whose_beginning_was_verified_is_kept(
     ("added", "source", "extension"),
     [
         ((1,), "model", Extension(1, "ngram")),
-        ((1, 2), "ngram", None),
-        ((1, 2, 3), "ngram", None),
+        ((1, 2), "model", Extension(0, "ngram")),  # who answered is still the model
+        ((1, 2, 3), "model", Extension(0, "ngram")),
     ],
 )
 def test_the_rest_of_an_extended_proposal_is_whose_it_was(

@@ -1260,7 +1260,7 @@ def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> Non
     ("num_accepted", "accepted_each", "parts"),
     [
         (1, {"model": [1], "ngram": []}, [("model", 1)]),
-        (3, {"model": [1, 1], "ngram": [1]}, [("model", 2), ("ngram", 1)]),
+        (3, {"model": [1, 1], "ngram": [0, 0, 1]}, [("model", 2), ("ngram", 1)]),
     ],
 )
 def test_what_an_extended_proposal_brought_counts_for_each_of_its_sources(
