@@ -222,7 +222,7 @@ class _Kind(NamedTuple):
 
     source: Source
     is_greedy: bool
-    goes_on: bool  # behind another source's, which it would have missed: right more often
+    goes_on: bool  # behind another source's tokens: right more often or less than alone
 
 
 class _Part(NamedTuple):

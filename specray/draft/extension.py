@@ -1,8 +1,7 @@
 """How a model's proposal goes on where the model had no time to: by what costs next to nothing.
 
 Of what a step can verify a draft that works ahead has often computed a token or two when it has to
-leave. Behind these, copies and n-grams get further than they do alone: the first token that they
-would have missed is right.
+leave. Behind these, copies and n-grams fill the depth that was asked for.
 
 Exactness. An extension is chosen and drawn, given all tokens before it, as any tokens of its
 source are, after those were fixed. Whether there is one depends on how far the model has come.
