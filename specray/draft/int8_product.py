@@ -50,7 +50,7 @@ def product() -> Product:
 def _round(x: Array, rows: Array, row_scales: Array) -> None:
     """Rounds each row to integers so small that no sum of their products leaves 32 bits.
 
-    A row that holds what is not a number has no scale either.
+    A row that holds what is not a finite number has no scale either.
     """
     largest_sum = float32(_LARGEST_SUM / LARGEST_WEIGHT - rows.shape[1])  # each rounded by a half
     for r in range(len(x)):
@@ -59,7 +59,7 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
             largest = max(largest, abs(x[r, i]))
             total += abs(x[r, i])
         scale = min(_LARGEST_INPUT / largest, largest_sum / total)
-        row_scales[r] = float32(1) / scale if total == total else float32(np.nan)
+        row_scales[r] = float32(1) / scale if total < float32(np.inf) else float32(np.nan)
         for i in range(x.shape[1]):
             value = x[r, i] * scale
             rows[r, i] = int16(value + (float32(0.5) if value >= 0 else float32(-0.5)))

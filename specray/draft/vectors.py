@@ -1,24 +1,37 @@
 """Inner loops on whole registers, as functions for numba: what its own vectoriser does not find.
 
 Each takes addresses of contiguous numbers, as `array.ctypes.data` says, and lengths that fit them:
-nothing is checked. Registers wider than the processor's are divided by LLVM.
+nothing is checked.
 """
 
-import platform
 from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any, Final, NamedTuple
 
-import llvmlite.binding
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+from specray.registers import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    at,
+    call,
+    float_total,
+    fused,
+    load,
+    prefetch,
+    spread,
+    store,
+    x86_features,
+    zeros,
+)
+
 _FLOATS: Final = 16  # in a register, where a head has so many
-_ANY_ORDER: Final = ("reassoc", "contract")
 
 
 class _Multiplier(NamedTuple):
@@ -33,15 +46,9 @@ _ELSEWHERE: Final = _Multiplier(16, None)
 
 
 def _find_multiplier() -> _Multiplier:
-    if platform.machine() not in ("x86_64", "AMD64"):
+    features = x86_features()
+    if features is None:
         return _ELSEWHERE
-    config = numba.config
-    if config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX:
-        return _ON_ANY_X86  # compiled for another processor than this one
-    try:
-        features = llvmlite.binding.get_host_cpu_features()
-    except RuntimeError:  # LLVM can't tell here
-        return _ON_ANY_X86
     if features.get("avx512bw"):
         return _Multiplier(32, "llvm.x86.avx512.pmaddw.d.512")
     if features.get("avx2"):
@@ -90,7 +97,7 @@ def group_products(most_rows: int) -> Callable[..., None]:
         choice = builder.switch(args[0], end)
         for num_rows in range(1, most_rows + 1):
             block = builder.append_basic_block(f"rows.{num_rows}")
-            choice.add_case(_I64(num_rows), block)
+            choice.add_case(I64(num_rows), block)
             builder.position_at_end(block)
             _multiply_group(builder, num_rows, _Group(*args[1:]))
             builder.branch(end)
@@ -119,52 +126,51 @@ def group_products(most_rows: int) -> Callable[..., None]:
 
 def _multiply_group(builder: Any, num_rows: int, group: _Group) -> None:
     sums = _sum_group(builder, num_rows, group)
-    numbers = ir.VectorType(_F32, _LANES // 2)
+    numbers = ir.VectorType(F32, _LANES // 2)
     halves = [
         (
-            _load(builder, _at(builder, group.scales, half, numbers), numbers),
-            _load(builder, _at(builder, group.bias, half, numbers), numbers),
+            load(builder, at(builder, group.scales, half, numbers), numbers),
+            load(builder, at(builder, group.bias, half, numbers), numbers),
         )
         for half in (0, 1)
     ]
     for r in range(num_rows):
-        source = builder.add(group.row_scales, _I64(4 * r))
-        row_scale = _spread(
-            builder, builder.load(builder.inttoptr(source, _F32.as_pointer())), numbers
+        source = builder.add(group.row_scales, I64(4 * r))
+        row_scale = spread(
+            builder, builder.load(builder.inttoptr(source, F32.as_pointer())), numbers
         )
-        out = builder.add(group.out, builder.mul(group.out_stride, _I64(r)))
+        out = builder.add(group.out, builder.mul(group.out_stride, I64(r)))
         for half, (scales, bias) in enumerate(halves):
             factors = builder.fmul(scales, row_scale)
-            outputs = _fused(builder, builder.sitofp(sums[2 * r + half], numbers), factors, bias)
-            _store(builder, outputs, _at(builder, out, half, numbers))
+            outputs = fused(builder, builder.sitofp(sums[2 * r + half], numbers), factors, bias)
+            store(builder, outputs, at(builder, out, half, numbers))
 
 
 def _sum_group(builder: Any, num_rows: int, group: _Group) -> list[Any]:
     """Each row's sums of products, in two registers."""
-    wide, sum_type = ir.VectorType(_I16, _LANES), ir.VectorType(_I32, _LANES // 2)
+    wide, sum_type = ir.VectorType(I16, _LANES), ir.VectorType(I32, _LANES // 2)
     # A sum waits for the one before: few rows take several pairs at once, each with its own sums.
     num_at_once = _PAIRS_AT_ONCE.get(num_rows, 1)
-    places = [_zeros(builder, sum_type, 2 * num_rows) for _ in range(num_at_once)]
-    with cgutils.for_range_slice(
-        builder, _I64(0), group.num_pairs, _I64(num_at_once), intp=_I64
-    ) as (first, _):
+    places = [zeros(builder, sum_type, 2 * num_rows) for _ in range(num_at_once)]
+    with cgutils.for_range_slice(builder, I64(0), group.num_pairs, I64(num_at_once), intp=I64) as (
+        first,
+        _,
+    ):
         for index, sums in enumerate(places):
-            pair = builder.add(first, _I64(index))
-            address = builder.add(group.weights, builder.mul(pair, _I64(2 * OUTPUTS)))
-            _prefetch(builder, builder.add(address, _I64(_FETCHED_AHEAD)))
+            pair = builder.add(first, I64(index))
+            address = builder.add(group.weights, builder.mul(pair, I64(2 * OUTPUTS)))
+            prefetch(builder, builder.add(address, I64(_FETCHED_AHEAD)))
             weights = [
-                builder.sext(
-                    _load(builder, builder.add(address, _I64(start)), _bytes(_LANES)), wide
-                )
+                builder.sext(load(builder, builder.add(address, I64(start)), _bytes(_LANES)), wide)
                 for start in (0, _LANES)
             ]
-            start = builder.add(group.row, builder.mul(pair, _I64(4)))
+            start = builder.add(group.row, builder.mul(pair, I64(4)))
             for r in range(num_rows):
-                source = builder.add(start, builder.mul(group.row_stride, _I64(r)))
-                inputs = builder.load(builder.inttoptr(source, _I32.as_pointer()))
-                spread = builder.bitcast(_spread(builder, inputs, sum_type), wide)
+                source = builder.add(start, builder.mul(group.row_stride, I64(r)))
+                inputs = builder.load(builder.inttoptr(source, I32.as_pointer()))
+                pairs = builder.bitcast(spread(builder, inputs, sum_type), wide)
                 for place, half in zip(sums[2 * r : 2 * r + 2], weights, strict=True):
-                    product = _products_of_pairs(builder, half, spread)
+                    product = _products_of_pairs(builder, half, pairs)
                     builder.store(builder.add(builder.load(place), product), place)
     return [
         reduce(builder.add, [builder.load(place) for place in alike])
@@ -186,24 +192,22 @@ def row_products(dim: int, num_queries: int) -> Callable[..., None]:
         queries, rows, num_rows, scale, out, stride = args
         held = [
             [
-                _load(builder, _at(builder, queries, q * num_blocks + b, vector), vector)
+                load(builder, at(builder, queries, q * num_blocks + b, vector), vector)
                 for b in range(num_blocks)
             ]
             for q in range(num_queries)
         ]
-        with cgutils.for_range(builder, num_rows, intp=_I64) as loop:
-            row = builder.add(rows, builder.mul(loop.index, _I64(4 * dim)))
-            blocks = [
-                _load(builder, _at(builder, row, b, vector), vector) for b in range(num_blocks)
-            ]
-            target = builder.add(out, builder.shl(loop.index, _I64(2)))
+        with cgutils.for_range(builder, num_rows, intp=I64) as loop:
+            row = builder.add(rows, builder.mul(loop.index, I64(4 * dim)))
+            blocks = [load(builder, at(builder, row, b, vector), vector) for b in range(num_blocks)]
+            target = builder.add(out, builder.shl(loop.index, I64(2)))
             for q, query in enumerate(held):
                 total = ir.Constant(vector, None)
                 for a, b in zip(query, blocks, strict=True):
-                    total = _fused(builder, a, b, total)
-                product = builder.fmul(_float_total(builder, total), scale)
-                address = builder.add(target, builder.mul(stride, _I64(q)))
-                builder.store(product, builder.inttoptr(address, _F32.as_pointer()))
+                    total = fused(builder, a, b, total)
+                product = builder.fmul(float_total(builder, total), scale)
+                address = builder.add(target, builder.mul(stride, I64(q)))
+                builder.store(product, builder.inttoptr(address, F32.as_pointer()))
         return context.get_dummy_value()
 
     @intrinsic
@@ -230,24 +234,24 @@ def weighted_sums(dim: int, num_sums: int) -> Callable[..., None]:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         weights, stride, rows, num_rows, out = args
         for b in range(num_blocks):
-            targets = [_at(builder, out, s * num_blocks + b, vector) for s in range(num_sums)]
+            targets = [at(builder, out, s * num_blocks + b, vector) for s in range(num_sums)]
             sums = [
-                cgutils.alloca_once_value(builder, _load(builder, target, vector))
+                cgutils.alloca_once_value(builder, load(builder, target, vector))
                 for target in targets
             ]
-            with cgutils.for_range(builder, num_rows, intp=_I64) as loop:
-                row = builder.add(rows, builder.mul(loop.index, _I64(4 * dim)))
-                values = _load(builder, _at(builder, row, b, vector), vector)
-                weight = builder.add(weights, builder.shl(loop.index, _I64(2)))
+            with cgutils.for_range(builder, num_rows, intp=I64) as loop:
+                row = builder.add(rows, builder.mul(loop.index, I64(4 * dim)))
+                values = load(builder, at(builder, row, b, vector), vector)
+                weight = builder.add(weights, builder.shl(loop.index, I64(2)))
                 for s, place in enumerate(sums):
-                    address = builder.add(weight, builder.mul(stride, _I64(s)))
-                    number = builder.load(builder.inttoptr(address, _F32.as_pointer()))
-                    total = _fused(
-                        builder, _spread(builder, number, vector), values, builder.load(place)
+                    address = builder.add(weight, builder.mul(stride, I64(s)))
+                    number = builder.load(builder.inttoptr(address, F32.as_pointer()))
+                    total = fused(
+                        builder, spread(builder, number, vector), values, builder.load(place)
                     )
                     builder.store(total, place)
             for target, place in zip(targets, sums, strict=True):
-                _store(builder, builder.load(place), target)
+                store(builder, builder.load(place), target)
         return context.get_dummy_value()
 
     @intrinsic
@@ -263,75 +267,24 @@ def _blocks(dim: int) -> tuple[ir.VectorType, int]:
     width = _FLOATS
     while dim % width:
         width //= 2
-    return ir.VectorType(_F32, width), dim // width
-
-
-def _zeros(builder: Any, vector: ir.VectorType, number: int) -> list[Any]:
-    places = [cgutils.alloca_once(builder, vector) for _ in range(number)]
-    for place in places:
-        builder.store(ir.Constant(vector, None), place)
-    return places
-
-
-def _at(builder: Any, address: Any, index: int, vector: ir.VectorType) -> Any:
-    return builder.add(address, _I64(4 * vector.count * index))
-
-
-def _load(builder: Any, address: Any, vector: ir.VectorType) -> Any:
-    loaded = builder.load(builder.inttoptr(address, vector.as_pointer()))
-    loaded.align = 1
-    return loaded
-
-
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 1
+    return ir.VectorType(F32, width), dim // width
 
 
 def _bytes(number: int) -> ir.VectorType:
-    return ir.VectorType(_I8, number)
-
-
-def _prefetch(builder: Any, address: Any) -> None:
-    """Asks for a line of memory, to be read again; where there is none nothing happens."""
-    pointer = builder.inttoptr(address, _I8.as_pointer())
-    is_write, locality, is_data = _I32(0), _I32(3), _I32(1)
-    _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, is_write, locality, is_data])
-
-
-def _fused(builder: Any, a: Any, b: Any, added: Any) -> Any:
-    product = builder.fmul(a, b, flags=_ANY_ORDER)
-    return builder.fadd(product, added, flags=_ANY_ORDER)
-
-
-def _spread(builder: Any, number: Any, vector: ir.VectorType) -> Any:
-    undefined = ir.Constant(vector, ir.Undefined)
-    single = builder.insert_element(undefined, number, _I32(0))
-    everywhere = ir.Constant(ir.VectorType(_I32, vector.count), None)
-    return builder.shuffle_vector(single, undefined, everywhere)
+    return ir.VectorType(I8, number)
 
 
 def _products_of_pairs(builder: Any, a: Any, b: Any) -> Any:
     """[lanes] int16 each → [lanes / 2] int32: a[0] * b[0] + a[1] * b[1], ..."""
-    sums = ir.VectorType(_I32, _LANES // 2)
+    sums = ir.VectorType(I32, _LANES // 2)
     if _MULTIPLIER.name is not None:
-        return _call(builder, _MULTIPLIER.name, sums, [a, b])
+        return call(builder, _MULTIPLIER.name, sums, [a, b])
     products = []
     for first in (0, 1):
-        every_other = ir.VectorType(_I32, _LANES // 2)(list(range(first, _LANES, 2)))
+        every_other = ir.VectorType(I32, _LANES // 2)(list(range(first, _LANES, 2)))
         halves = [
             builder.sext(builder.shuffle_vector(v, v.type(ir.Undefined), every_other), sums)
             for v in (a, b)
         ]
         products.append(builder.mul(*halves))
     return builder.add(*products)
-
-
-def _float_total(builder: Any, vector: Any) -> Any:
-    name = f"llvm.vector.reduce.fadd.v{vector.type.count}f32"
-    return _call(builder, name, _F32, [_F32(0.0), vector], fastmath=_ANY_ORDER)
-
-
-def _call(builder: Any, name: str, returned: Any, args: list[Any], **options: Any) -> Any:
-    function = ir.FunctionType(returned, [arg.type for arg in args])
-    named = cgutils.get_or_insert_function(builder.module, function, name)
-    return builder.call(named, args, **options)

@@ -14,6 +14,7 @@ from specray.control.hardware import HardwareProfile
 from specray.errors import StartupError
 from specray.target import (
     drawing,
+    float_products,
     greedy,
     hardware,
     norms,
@@ -51,8 +52,9 @@ class SpecrayWorker(_Worker):
             for part in (drawing, greedy, products, rejection, top_p):
                 part.install()
             mode = self.vllm_config.compilation_config.mode
-            if mode == CompilationMode.NONE:  # compiled, norms are fused with what is around them
-                norms.install()
+            if mode == CompilationMode.NONE:  # compiled, all is fused with what is around it
+                for part in (float_products, norms):
+                    part.install()
         super().init_device()
         runner = self.model_runner
         if self.use_v2_model_runner:

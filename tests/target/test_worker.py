@@ -13,6 +13,7 @@ from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.target import (
     drawing,
+    float_products,
     greedy,
     hardware,
     norms,
@@ -90,8 +91,9 @@ def test_a_cpus_worker_draws_and_verifies_by_our_own_code(
 
     installed = []
     monkeypatch.setattr(workarounds, "apply_to_worker", lambda: None)
-    expected = [drawing, greedy, products, rejection, top_p, *([norms] if is_eager else [])]
-    for part in (drawing, greedy, norms, products, rejection, top_p):
+    eager = [float_products, norms] if is_eager else []
+    expected = [drawing, greedy, products, rejection, top_p, *eager]
+    for part in (drawing, float_products, greedy, norms, products, rejection, top_p):
         monkeypatch.setattr(part, "install", lambda part=part: installed.append(part))
 
     def build_model_runner(worker: Any) -> None:
