@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128, 256, 512)
 LAYERS, SHAPES, HEAD = 30, ((960, 576), (576, 576), (3072, 576), (576, 1536)), (49152, 576)
 
 
@@ -56,7 +56,7 @@ def make_systems() -> tuple[dict[str, list[Callable[[Any], Any]]], list[Any]]:
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(*s, generator=generator) for _ in range(LAYERS) for s in SHAPES]
     weights.append(torch.randn(*HEAD, generator=generator))
-    if not float_products.fits(weights[0]):
+    if not float_products.is_for_this_processor():
         raise SystemExit("specray leaves this processor's products to vLLM")
 
     def layers() -> list[Callable[[Any], Any]]:

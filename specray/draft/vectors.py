@@ -152,10 +152,10 @@ def _sum_group(builder: Any, num_rows: int, group: _Group) -> list[Any]:
     # A sum waits for the one before: few rows take several pairs at once, each with its own sums.
     num_at_once = _PAIRS_AT_ONCE.get(num_rows, 1)
     places = [zeros(builder, sum_type, 2 * num_rows) for _ in range(num_at_once)]
-    with cgutils.for_range_slice(builder, I64(0), group.num_pairs, I64(num_at_once), intp=I64) as (
-        first,
-        _,
-    ):
+    pairs_at_once = cgutils.for_range_slice(
+        builder, I64(0), group.num_pairs, I64(num_at_once), intp=I64
+    )
+    with pairs_at_once as (first, _):
         for index, sums in enumerate(places):
             pair = builder.add(first, I64(index))
             address = builder.add(group.weights, builder.mul(pair, I64(2 * OUTPUTS)))

@@ -18,7 +18,7 @@ from specray.target import measuring
 logger = logging.getLogger(__name__)
 
 AUTO = "auto"
-_CODE = "2"  # of what computes a step here, to be raised where that is made faster
+_CPU_CODE = "2"  # of what computes a step, to be raised where that becomes faster
 _PCIE_4 = 32e9  # bytes per second out of a GPU; its links are not measured
 
 
@@ -72,7 +72,7 @@ def measure_device(
 def step_time_key(vllm_config: VllmConfig, hardware: str) -> dict[str, str]:
     """What step times depend on, as far as it does not change while the engine runs."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    return {
+    key = {
         "model": f"{model.model} {model.quantization}",
         "dtype": f"{model.dtype} {vllm_config.cache_config.cache_dtype}",
         "hardware": _hardware_name() if hardware == AUTO else hardware,
@@ -80,8 +80,8 @@ def step_time_key(vllm_config: VllmConfig, hardware: str) -> dict[str, str]:
         + (" by experts" * parallel.enable_expert_parallel),
         "threads": str(torch.get_num_threads()),
         "eager": str(model.enforce_eager),
-        "code": _CODE,
     }
+    return key | {"code": _CPU_CODE} if current_platform.is_cpu() else key
 
 
 def _measure(device: torch.device, dtype: torch.dtype) -> HardwareProfile:

@@ -188,6 +188,7 @@ def test_step_times_of_cores_are_kept_apart_by_their_model(
     key = hardware.step_time_key(config(), "auto")
 
     assert key["hardware"] == f"{name}, {torch.get_num_threads()} threads"
+    assert key["code"]  # what was learnt of slower products is not taken for these
 
 
 def test_step_times_of_a_gpu_are_kept_by_its_profile_or_its_name(
@@ -195,5 +196,6 @@ def test_step_times_of_a_gpu_are_kept_by_its_profile_or_its_name(
 ) -> None:
     unknown_gpu(monkeypatch)
     assert hardware.step_time_key(config(), "auto")["hardware"] == "NVIDIA RTX 9090"
+    assert "code" not in hardware.step_time_key(config(), "auto")
     unknown_gpu(monkeypatch, "AMD_Instinct_MI300X_HF")
     assert hardware.step_time_key(config(), "auto")["hardware"] == "MI300X"
