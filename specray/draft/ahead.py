@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-import torch
 
 from specray.draft.ahead_pass import AheadPass
 from specray.draft.branch import Branch
+from specray.draft.decoding import Decoder
 from specray.draft.extension import Extend, extended, is_extensible
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
@@ -39,20 +39,18 @@ class DraftAhead:
     def __init__(
         self,
         model: LanguageModel,
+        decoder: Decoder,
         pool: KvPool,
         fan_out: int,
-        support: int,
-        generator: torch.Generator,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes what it shares with the proposer.
 
         Args:
             model: the draft.
+            decoder: runs its passes.
             pool: where branches keep their keys and values; they evict nobody.
             fan_out: branches per session that is in flight; 0 drafts nothing ahead.
-            support: most tokens that a distribution keeps.
-            generator: randomness, on the model's device.
             clock: in seconds.
         """
         self.extend: Extend | None = None
@@ -62,7 +60,7 @@ class DraftAhead:
         self._fan_out = fan_out
         self.outcomes = OutcomeModel()
         self._pool = pool
-        self._pass = AheadPass(model, pool, self.outcomes, fan_out, support, generator, clock)
+        self._pass = AheadPass(model, decoder, pool, self.outcomes, fan_out, clock)
         self._max_length = min(model.max_positions, pool.capacity)
         self._followed: dict[int, Followed] = {}
 

@@ -1,20 +1,15 @@
 """One forward pass over whatever is drafted ahead, for all sessions."""
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
-
-import numpy as np
-import torch
 
 from specray.control.batch_cost import BatchCost
-from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.branch import Branch
+from specray.draft.decoding import Batch, Decoder
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.outcomes import OutcomeModel
 from specray.draft.pass_plan import Choice, PassPlan
-from specray.sampling.truncation import BatchSampling, Truncated, draw
 from specray.types import TruncatedDistributions
 
 _MEMORY, _SURPRISE = 0.99, 2.0  # of passes' times: some 100 count, and none for more than that
@@ -29,19 +24,17 @@ class AheadPass:
     def __init__(
         self,
         model: LanguageModel,
+        decoder: Decoder,
         pool: KvPool,
         outcomes: OutcomeModel,
         fan_out: int,
-        support: int,
-        generator: torch.Generator,
         clock: Callable[[], float],
     ) -> None:
         """See `DraftAhead`."""
         self._model = model
         self._pool = pool
         self._most_fan_out = fan_out
-        self._support = support
-        self._generator = generator
+        self._decoder = decoder
         self._clock = clock
         self._max_length = min(model.max_positions, pool.capacity)
         self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
@@ -138,46 +131,20 @@ class AheadPass:
             self._cost.forget()
         self._cost.observe(num_tokens, min(seconds, _SURPRISE * expected_s))
 
-    @torch.inference_mode()
     def _draw(
         self, feeding: Sequence[Followed], branches: Sequence[Branch]
     ) -> tuple[list[int], TruncatedDistributions]:
         """What is drawn for each place, and from what: [scored], [scored, support]."""
-        rows = [f.row() for f in feeding] + [branch.row() for branch in branches]
-        num_scored = [f.num_unscored for f in feeding] + [1] * len(branches)
-        token_ids = [f.to_feed() for f in feeding] + [[b.next_token_id] for b in branches]
         sessions = [f.session for f in feeding] + [branch.session for branch in branches]
-        sampling = BatchSampling.of(
-            [s.sampling for s, num in zip(sessions, num_scored, strict=True) for _ in range(num)],
-            self._model.device,
+        num_scored = [f.num_unscored for f in feeding] + [1] * len(branches)
+        batch = Batch(
+            [f.row() for f in feeding] + [branch.row() for branch in branches],
+            [f.to_feed() for f in feeding] + [[b.next_token_id] for b in branches],
+            [session.sampling for session in sessions],
+            [1] * len(sessions),
+            shows_distributions=True,
+            num_scored=num_scored if max(num_scored) > 1 else (),
         )
-        cache = self._model.make_cache(rows)
-        new = _new_tokens(rows, token_ids, self._model.device)
-        if max(num_scored) > 1:
-            new = new._replace(num_scored=num_scored)
-        logits = self._model.next_logits(new, cache)
-        cache.store()
-        drawn = draw(logits, sampling.with_distributions(), self._support, self._generator)
-        if self._model.head_token_ids is not None:
-            drawn = drawn.named(self._model.head_token_ids)
-        return drawn.token_ids.tolist(), _on_cpu(drawn.distributions)
-
-
-def _new_tokens(
-    rows: Sequence[CachedRow], token_ids: Sequence[Sequence[int]], device: torch.device
-) -> NewTokens:
-    positions = [range(row.num_cached, row.stop) for row in rows]
-    return NewTokens(
-        torch.tensor(list(chain.from_iterable(token_ids)), device=device),
-        torch.tensor(list(chain.from_iterable(positions)), device=device),
-        [len(tokens) for tokens in token_ids],
-        [row.stop for row in rows],
-    )
-
-
-def _on_cpu(distributions: Truncated | None) -> TruncatedDistributions:
-    assert distributions is not None  # greedy rows were asked for theirs too
-    return TruncatedDistributions(
-        distributions.token_ids.cpu().numpy().astype(np.int32),
-        distributions.probabilities.cpu().numpy(),
-    )
+        decoded = self._decoder.decode(batch)
+        drawn = TruncatedDistributions(decoded.supports[:, 0], decoded.probabilities[:, 0])
+        return decoded.token_ids[:, 0].tolist(), drawn

@@ -9,6 +9,7 @@ import torch
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
+from specray.draft.decoding import Decoder, PlainDecoder
 from specray.draft.extension import Extend
 from specray.draft.fair_share import FairShare
 from specray.draft.kv_pool import KvPool
@@ -50,6 +51,7 @@ class ModelProposer:
         generator: torch.Generator,
         clock: Callable[[], float] = time.monotonic,
         share: FairShare | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         """Takes the KV memory.
 
@@ -59,19 +61,17 @@ class ModelProposer:
             generator: randomness of sampled drafts, on the model's device.
             clock: in seconds.
             share: which tenant makes room; all count alike if left out.
+            decoder: runs the model's passes; one operation after the other if left out.
         """
         self._model = model
         self._is_cpu = torch.device(model.device).type == "cpu"
         self._prefill_tokens = _CPU_PREFILL_TOKENS if self._is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
-        self._ahead = DraftAhead(
-            model, self._pool, config.most_ahead, config.support, generator, clock
-        )
+        decoder = decoder or PlainDecoder(model, config.support, generator)
+        self._ahead = DraftAhead(model, decoder, self._pool, config.most_ahead, clock)
         self._store = SessionStore(self._pool, config.max_sessions, self._ahead, share)
         self._max_length = min(model.max_positions, self._pool.capacity)
-        self._rollout = Rollout(
-            model, config.support, generator, shows_candidates=self._ahead.is_on
-        )
+        self._rollout = Rollout(decoder, shows_candidates=self._ahead.is_on)
         self._outcomes: list[Proposal] = []  # drafted ahead, to be sent
         self._behind: dict[int, ModelSession] = {}  # left to `work`, first come first served
 
@@ -126,7 +126,8 @@ class ModelProposer:
         if rows:
             answers |= self._draft(rows)
         for session in asking:
-            answers.setdefault(session.session_id, session.proposal((), "model"))
+            if session.session_id not in answers:
+                answers[session.session_id] = session.proposal((), "model")
         return [answers[i] for i in session_ids if i in answers]
 
     def follow(self, session_id: int, token_ids: Sequence[int]) -> None:
@@ -243,11 +244,7 @@ class ModelProposer:
 
     def _draft(self, rows: list[_Row]) -> dict[int, Proposal]:
         sessions, depths = zip(*rows, strict=True)
-        cache = self._model.make_cache(
-            [CachedRow(s.states, s.num_cached, len(s) + depth - 1) for s, depth in rows]
-        )
-        drafts = self._rollout.run(sessions, depths, cache)
-        cache.store()
+        drafts = self._rollout.run(sessions, depths)
         proposals = {}
         for session, draft in zip(sessions, drafts, strict=True):
             session.set_cached(len(session), ahead=draft.token_ids[:-1])

@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
+from specray.draft.decoding import PlainDecoder
 from specray.draft.language_model import LanguageModel
 from specray.draft.model import ModelProposer
 from specray.draft.pace import Rhythm
@@ -392,10 +393,10 @@ def test_outcomes_that_others_prepare_for_are_left_out(llama_pass: Pair) -> None
 
 
 def test_switched_on_only_with_a_fan_out(llama_pass: Pair) -> None:
-    generator = torch.Generator()
+    decoder = PlainDecoder(llama_pass.model, 8, torch.Generator())
     pool = Target(llama_pass.model).proposer._pool
-    assert DraftAhead(llama_pass.model, pool, 1, 8, generator).is_on
-    assert not DraftAhead(llama_pass.model, pool, 0, 8, generator).is_on
+    assert DraftAhead(llama_pass.model, decoder, pool, 1).is_on
+    assert not DraftAhead(llama_pass.model, decoder, pool, 0).is_on
 
 
 def test_a_session_whose_every_token_is_computed_is_prepared_for(llama_pass: Pair) -> None:
