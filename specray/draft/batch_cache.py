@@ -21,30 +21,20 @@ class BatchCache(Cache):
     0 * value, and would spread a NaN.
     """
 
-    def __init__(self, rows: Sequence[CachedRow], kv: Tensor | None = None) -> None:
-        """Copies the rows' part of their sessions.
-
-        Args:
-            rows: of the batch.
-            kv: [layers, 2 * kv_heads, rows or more, more columns than tokens, dim], zeros: where
-                to put them; each pass then reads all of its columns, so that none differs in shape.
-        """
+    def __init__(self, rows: Sequence[CachedRow]) -> None:
+        """Copies the rows' part of their sessions."""
         super().__init__(layers=[])
         self._rows = rows
-        self._reads_all = kv is not None
-        if kv is None:
-            num_layers, num_heads, _, dim = rows[0].states.shape
-            num_columns = max(row.stop for row in rows) + 1
-            kv = rows[0].states.new_zeros(num_layers, num_heads, len(rows), num_columns, dim)
-        self.kv = kv
-        self._num_columns = kv.shape[3]
+        num_layers, num_heads, _, dim = rows[0].states.shape
+        self._num_columns = max(row.stop for row in rows) + 1
+        self.kv = rows[0].states.new_zeros(num_layers, num_heads, len(rows), self._num_columns, dim)
         for index, row in enumerate(rows):
             num_shared = row.num_cached if row.tail is None else row.num_shared
             self.kv[:, :, index, :num_shared] = row.states[:, :, :num_shared]
             if row.tail is not None:
                 own = row.tail[:, :, : row.num_cached - num_shared]
                 self.kv[:, :, index, num_shared : row.num_cached] = own
-        row_indices = torch.arange(kv.shape[2], device=kv.device)
+        row_indices = torch.arange(len(rows), device=self.kv.device)
         self._starts = row_indices[:, None] * self._num_columns
         # Of the pass that runs:
         self._written = self._starts  # [rows, queries], in `kv[layer].flatten(1, 2)`
@@ -57,7 +47,7 @@ class BatchCache(Cache):
         positions = new.positions.view(len(new.counts), -1)
         columns = positions.where(positions >= 0, self._num_columns - 1)
         self._written = self._starts[: len(positions)] + columns
-        self._length = self._num_columns - 1 if self._reads_all else max(new.lengths)
+        self._length = max(new.lengths)
         # Padding sees the first column: attention to nothing would be NaN, and spread.
         seen = torch.arange(self._length, device=positions.device)
         self.mask = seen <= positions.clamp(min=0).unsqueeze(2)

@@ -14,9 +14,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from specray.draft.addressed_cache import AddressedCache, Attend
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.causal_lm import has_full_attention
+from specray.draft.gpu import has_kernels
 from specray.draft.in_place_cache import InPlaceCache
 from specray.draft.int8 import Int8Linear
 from specray.draft.int8_layer import Int8Layer
@@ -59,14 +61,24 @@ class LlamaPass:
         self.max_positions: int = config.max_position_embeddings
         kv_heads, dim = config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
         self.layout = KvLayout(config.num_hidden_layers, kv_heads, dim)
-        self.copies_rows = self.device.type != "cpu" or self.dtype != torch.float32
+        is_fused = has_kernels(self.device)
+        self.attend: Attend | None = None  # to keys and values where they lie on a GPU
+        self.copies_rows = not is_fused and (
+            self.device.type != "cpu" or self.dtype != torch.float32
+        )
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
         self._rotation = Rotation(model.model.rotary_emb)
         self._embedding = model.model.embed_tokens.weight.detach()
-        self._norm = RmsNorm(Norm.of(model.model.norm))
+        self._norm: Callable[[Tensor], Tensor] = RmsNorm(Norm.of(model.model.norm))
         head = Weights.of(model.get_output_embeddings())
         self._head = Int8Linear(*head) if is_int8 else partial(linear, weight=head[0], bias=head[1])
         make_layer: Callable[[LayerWeights], Layer] = Int8Layer if is_int8 else FloatLayer
+        if is_fused:
+            from specray.draft.triton_kernels import attend  # Triton, which a CPU lacks
+            from specray.draft.triton_layer import TritonLayer, TritonNorm
+
+            self.attend, make_layer = attend, TritonLayer
+            self._norm = TritonNorm(Norm.of(model.model.norm))
         self._layers = [make_layer(_take_layer(model, i)) for i in range(self.layout.num_layers)]
 
     @staticmethod
@@ -81,6 +93,8 @@ class LlamaPass:
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
         """The keys and values of a batch, for the passes of one proposal."""
+        if self.attend is not None:
+            return AddressedCache.of(rows, self.attend)
         return BatchCache(rows) if self.copies_rows else InPlaceCache(rows)
 
     @torch.inference_mode()

@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from specray.config import ModelDraftConfig
 from specray.draft import int8
 from specray.draft.causal_lm import CausalLm
-from specray.draft.graphs import GraphedModel
 from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
 from specray.draft.trimmed_head import read_head_token_ids, trim_head
@@ -45,9 +44,7 @@ def load_language_model(
     head_token_ids = _restricted(head_token_ids, allowed)
     if head_token_ids is not None:
         trim_head(model, head_token_ids)
-    finished = _finish(model.to(device), head_token_ids, is_int8=is_int8)
-    is_graphed = config.cuda_graphs and device == "cuda" and isinstance(finished, LlamaPass)
-    return GraphedModel(finished, config.max_tokens) if is_graphed else finished
+    return _finish(model.to(device), head_token_ids, is_int8=is_int8)
 
 
 def _restricted(

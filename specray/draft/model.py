@@ -9,9 +9,10 @@ import torch
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
-from specray.draft.decoding import Decoder, PlainDecoder
+from specray.draft.decoding import Decoder
 from specray.draft.extension import Extend
 from specray.draft.fair_share import FairShare
+from specray.draft.graphs import make_decoder
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.model_session import ModelSession, SessionStore
@@ -61,13 +62,13 @@ class ModelProposer:
             generator: randomness of sampled drafts, on the model's device.
             clock: in seconds.
             share: which tenant makes room; all count alike if left out.
-            decoder: runs the model's passes; one operation after the other if left out.
+            decoder: runs the model's passes; what suits the device if left out.
         """
         self._model = model
         self._is_cpu = torch.device(model.device).type == "cpu"
         self._prefill_tokens = _CPU_PREFILL_TOKENS if self._is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
-        decoder = decoder or PlainDecoder(model, config.support, generator)
+        decoder = decoder or make_decoder(model, config, generator)
         self._ahead = DraftAhead(model, decoder, self._pool, config.most_ahead, clock)
         self._store = SessionStore(self._pool, config.max_sessions, self._ahead, share)
         self._max_length = min(model.max_positions, self._pool.capacity)

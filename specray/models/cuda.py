@@ -26,7 +26,9 @@ class CudaGraphs:
     Recordings share their memory, so they run one at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        """Takes the generator that the computations draw with, if it is not the device's own."""
+        self._generator = generator
         self._pool: tuple[int, int] | None = None
         self._stream: torch.cuda.Stream | None = None  # one: libraries keep memory for each
 
@@ -40,6 +42,8 @@ class CudaGraphs:
         self._stream = stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
+        if self._generator is not None:  # else each replay drew the numbers of the recording again
+            graph.register_generator_state(self._generator)
         try:
             with torch.cuda.stream(stream):  # left again whatever happens to the recording
                 for _ in range(_NUM_WARM_UPS):
