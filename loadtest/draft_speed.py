@@ -54,6 +54,7 @@ SHAPES = {
 }
 DEPTH = 4
 REPEATS = 24
+GPU_WARM_UP = 24  # turns, of each batch: those in which passes are recorded are not counted
 SETTINGS = (SamplingSettings(), SamplingSettings(1.0, top_p=0.95))
 TARGET = """
 import os, time, torch
@@ -205,6 +206,8 @@ def model_figures(
         for sampling in SETTINGS:
             requests = Requests(new_proposer(model, config), batch, args.context)
             open_s = requests.open_s(sampling)
+            for _ in range(GPU_WARM_UP if args.device == "cuda" else 0):
+                requests.turn_s()
             turns_s = sorted(requests.turn_s() for _ in range(args.repeats))
             kv_bytes = requests.mean_tokens(args.context) * num_kv_values(args) * value_bytes
             weight_bytes = num_weights(args) * (1 if quantization == "int8" else value_bytes)
