@@ -142,7 +142,8 @@ def test_draws(num_columns: int, support: int, *, is_named: bool) -> None:
         torch.testing.assert_close(
             torch.tensor(ours.probabilities), torch.tensor(theirs.probabilities)
         )
-        assert ours.supports.tolist() == theirs.supports.tolist()
+        is_sure = theirs.probabilities > 1e-5  # the end of a distribution is a matter of rounding
+        assert ours.supports[is_sure].tolist() == theirs.supports[is_sure].tolist()
         if support in (8, 32):  # of others the two draw random numbers of other shapes
             assert ours.token_ids.tolist() == theirs.token_ids.tolist()
         assert ours.token_ids[0] == theirs.token_ids[0]
