@@ -131,13 +131,6 @@ class TruncatedDistributions:
         )
 
 
-class Extension(NamedTuple):
-    """The end of a proposal where another source goes on than the one that began it."""
-
-    start: int  # tokens before it; none is left of these once they are the request's
-    source: Source
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
     """Tokens guessed for one request, keyed by what they extend: a length and a last token."""
@@ -146,35 +139,24 @@ class Proposal:
     position: int  # length in tokens of the request that `token_ids` extends
     last_token_id: int  # the token at `position - 1`
     token_ids: tuple[int, ...]  # at most the session's depth; may be empty: nothing to propose
-    source: Source  # who answers, and, as far as there is no `extension`, whose the tokens are
+    source: Source
     distributions: TruncatedDistributions | None = None  # None: treat each token as a point mass
     commit_sent_at_ns: int = 0  # `Commit.sent_at_ns` of the commit that this answers
     draft_time_us: int = 0  # from the commit's arrival at the draft to departure; 0: drafted ahead
     covers_outcomes: bool = False  # what would follow any verification of it has been sent too
     confidences: tuple[float, ...] = ()  # of each token, that the target agrees; none: unknown
-    extension: Extension | None = None  # where another source than `source` goes on
-
-    @property
-    def own_token_ids(self) -> tuple[int, ...]:
-        """Those before the extension."""
-        return self.token_ids if self.extension is None else self.token_ids[: self.extension.start]
 
     def prefix(self, depth: int) -> "Proposal":
         """The first `depth` tokens."""
-        extension = self.extension
         return replace(
             self,
             token_ids=self.token_ids[:depth],
             distributions=self.distributions and self.distributions.prefix(depth),
             confidences=self.confidences[:depth],
-            extension=extension if extension and extension.start < depth else None,
         )
 
     def rest(self, depth: int) -> "Proposal":
         """What follows the first `depth` tokens, once these are the request's."""
-        extension = self.extension
-        if extension is not None:
-            extension = extension._replace(start=max(0, extension.start - depth))
         return replace(
             self,
             position=self.position + depth,
@@ -182,7 +164,6 @@ class Proposal:
             token_ids=self.token_ids[depth:],
             distributions=self.distributions and self.distributions.rest(depth),
             confidences=self.confidences[depth:],
-            extension=extension,
         )
 
 

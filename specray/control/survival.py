@@ -33,33 +33,13 @@ class Offer(NamedTuple):
     max_depth: int
     temperature: float = 0.0
     confidences: Sequence[float] = ()  # of the tokens that are here, in [0, 1]; none: unknown
-    extension: "Offer | None" = None  # the last of `max_depth`, where another source goes on
-
-    @property
-    def parts(self) -> "tuple[Offer, ...]":
-        """What each source offers, in order."""
-        further = self.extension
-        if further is None:
-            return (self,)
-        num_own = self.max_depth - further.max_depth
-        return self._replace(max_depth=num_own, extension=None), further
-
-    def cut(self, depth: int) -> "Offer":
-        """The same, at most so deep."""
-        if self.max_depth <= depth:
-            return self
-        further = self.extension
-        if further is not None:
-            num_left = depth - (self.max_depth - further.max_depth)
-            further = further.cut(num_left) if num_left > 0 else None
-        return self._replace(max_depth=depth, extension=further)
 
 
 def at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
     """The offers, none deeper than that."""
     if all(offer.max_depth <= depth for offer in offers):
         return offers
-    return [offer.cut(depth) for offer in offers]
+    return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]
 
 
 class Verification(NamedTuple):
@@ -70,14 +50,11 @@ class Verification(NamedTuple):
 
 
 class SurvivalModel:
-    """Logistic regression, one for each source, for greedy and sampled requests and extensions.
+    """Logistic regression, one for each source, for greedy and sampled requests.
 
     A token is accepted if all before it were, with a probability that follows from the request's
     acceptance so far, the place in the chain, the temperature and, where it is known, the draft's
     confidence there. What a confidence is worth is learnt: one that says nothing is soon ignored.
-
-    Where another source goes on with a proposal, its tokens are judged apart, as that source's
-    there, and the first of them is in its first place.
 
     A confidence must not depend on which token was drawn for a sampled request, only on the
     distribution that it was drawn from: see `plan_depths`.
@@ -85,14 +62,14 @@ class SurvivalModel:
 
     def __init__(self) -> None:
         self.calibration = Calibration()
-        self._rates: dict[_Kind, AcceptanceRate] = {}
-        self._heads: dict[tuple[_Kind, bool], _Head] = {}
+        self._rates: dict[tuple[Source, bool], AcceptanceRate] = {}
+        self._heads: dict[tuple[Source, bool, bool], _Head] = {}
         self._num_idle = 0  # steps for which sources have yet to fade
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
         """The survival of each token of some offers."""
         depths = np.array([offer.max_depth for offer in offers], np.intp)
-        return self._predict(self._by_head(offers), depths)
+        return self._predict(self._by_head(offers, depths), depths)
 
     def observe(self, verifications: Sequence[Verification]) -> float:
         """Learn from verifications, and keep score of what was predicted for them.
@@ -104,23 +81,18 @@ class SurvivalModel:
         offers = [verification.offer for verification in verifications]
         depths = np.array([offer.max_depth for offer in offers], np.intp)
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
-        groups = self._by_head(offers)
+        groups = self._by_head(offers, depths)
         chains = self._predict(groups, depths)
         self.calibration.observe(chains, accepted)
-        for group in groups:
-            num_left = accepted[group.rows] - group.starts  # below 0: it was not reached
-            num_right = num_left.clip(0, group.depths)
-            # A chain ends at its first rejection.
-            num_tried = np.where(num_left < 0, 0, np.minimum(num_right + 1, group.depths))
-            places = np.arange(group.features.shape[1])
-            is_tried = places < num_tried[:, None]
-            group.head.learn(group.features[is_tried], (places < num_right[:, None])[is_tried])
-            self._rate(group.kind).add(int(num_tried.sum()), int(num_right.sum()))
-            for offer, tried, right in zip(
-                group.offers, num_tried.tolist(), num_right.tolist(), strict=True
-            ):
-                if tried:
-                    offer.acceptance.observe(offer.max_depth, right)
+        num_tried = np.minimum(accepted + 1, depths)  # a chain ends at its first rejection
+        for head, rows, features in groups:
+            places = np.arange(features.shape[1])
+            is_tried = places < num_tried[rows, None]
+            head.learn(features[is_tried], (places < accepted[rows, None])[is_tried])
+            rate = self._rate(offers[rows[0]])
+            rate.add(int(num_tried[rows].sum()), int(accepted[rows].sum()))
+        for offer, num_accepted in verifications:
+            offer.acceptance.observe(offer.max_depth, num_accepted)
         return float(chains.survivals.sum())
 
     def fade(self, offers: Sequence[Offer], *, with_sources: bool) -> None:
@@ -146,42 +118,50 @@ class SurvivalModel:
 
     def _predict(self, groups: "Sequence[_Group]", depths: NDArray[np.intp]) -> Chains:
         chances = np.zeros((len(depths), depths.max(initial=0)))
-        for group in groups:
-            places = np.arange(group.features.shape[1])
-            parts, columns = np.nonzero(places < group.depths[:, None])
-            places_in_chain = group.starts[parts] + columns
-            chances[group.rows[parts], places_in_chain] = group.chances()[parts, columns]
+        for head, rows, features in groups:
+            chances[rows] = head.chances(features)
+        chances[np.arange(chances.shape[1]) >= depths[:, None]] = 0.0
         survivals: Numbers = np.multiply.accumulate(chances, axis=1)
         return Chains(survivals, depths)
 
-    def _by_head(self, offers: Sequence[Offer]) -> "list[_Group]":
-        """The parts of offers that are judged alike, together."""
-        keyed: dict[tuple[_Kind, bool], list[_Part]] = {}
+    def _by_head(self, offers: Sequence[Offer], depths: NDArray[np.intp]) -> "list[_Group]":
+        """The offers that are judged alike, together."""
+        keyed: dict[tuple[Source, bool, bool], list[int]] = {}
         for row, offer in enumerate(offers):
-            start = 0
-            for index, part in enumerate(offer.parts):
-                if part.max_depth > 0:
-                    kind = _Kind(part.source, part.temperature == 0.0, index > 0)
-                    is_seen = len(part.confidences) >= part.max_depth
-                    keyed.setdefault((kind, is_seen), []).append(_Part(row, start, part))
-                start += part.max_depth
+            if offer.max_depth > 0:
+                is_seen = len(offer.confidences) >= offer.max_depth
+                key = (offer.source, offer.temperature == 0.0, is_seen)
+                keyed.setdefault(key, []).append(row)
+        depth = int(depths.max(initial=0))
         groups = []
-        for (kind, is_seen), parts in keyed.items():
-            if (kind, is_seen) not in self._heads:
-                self._heads[kind, is_seen] = _Head(_SEEING if is_seen else _BLIND)
-            rows, starts, alike = zip(*parts, strict=True)
-            depths = np.array([part.max_depth for part in alike], np.intp)
-            prior = self._rate(kind).rate(INITIAL_RATE)
-            features = _features(alike, int(depths.max()), prior, is_seeing=is_seen)
-            places = np.array(rows, np.intp), np.array(starts, np.intp), depths
-            groups.append(_Group(self._heads[kind, is_seen], kind, alike, *places, features))
+        for key, rows in keyed.items():
+            if key not in self._heads:
+                self._heads[key] = _Head(_SEEING if key[2] else _BLIND)
+            features = self._features([offers[row] for row in rows], depth, is_seeing=key[2])
+            groups.append(_Group(self._heads[key], np.array(rows, np.intp), features))
         return groups
 
-    def _rate(self, kind: "_Kind") -> AcceptanceRate:
+    def _features(self, offers: Sequence[Offer], depth: int, *, is_seeing: bool) -> Numbers:
+        """Of each token of offers that are judged alike: [offers, depth, coefficients]."""
+        prior = self._rate(offers[0]).rate(INITIAL_RATE)
+        features = np.ones((len(offers), depth, 5 if is_seeing else 4))
+        rates = np.array([offer.acceptance.rate(prior) for offer in offers])
+        features[:, :, 1] = _logits(rates)[:, None]
+        features[:, :, 2] = np.log(np.arange(1, depth + 1))
+        features[:, :, 3] = np.array([offer.temperature for offer in offers])[:, None]
+        if is_seeing:
+            padding = (0.5,) * depth
+            padded = chain.from_iterable((*o.confidences, *padding)[:depth] for o in offers)
+            confidences = np.fromiter(padded, np.float64, len(offers) * depth)
+            features[:, :, 4] = _logits(confidences).reshape(len(offers), depth)
+        return features
+
+    def _rate(self, offer: Offer) -> AcceptanceRate:
         """The rate over all requests like this one, the prior of new ones."""
-        if kind not in self._rates:
-            self._rates[kind] = source_acceptance()
-        return self._rates[kind]
+        key = (offer.source, offer.temperature == 0.0)
+        if key not in self._rates:
+            self._rates[key] = source_acceptance()
+        return self._rates[key]
 
 
 class _Head:
@@ -217,51 +197,12 @@ class _Head:
         self.coefficients = np.clip(self.coefficients + step, -_LARGEST, _LARGEST)
 
 
-class _Kind(NamedTuple):
-    """Tokens that are likely alike."""
-
-    source: Source
-    is_greedy: bool
-    goes_on: bool  # behind another source's tokens: right more often or less than alone
-
-
-class _Part(NamedTuple):
-    """What one source offers of a chain."""
-
-    row: int
-    start: int  # tokens of the chain before it
-    offer: Offer
-
-
 class _Group(NamedTuple):
-    """Parts of offers that one head judges."""
+    """Offers that one head judges."""
 
     head: _Head
-    kind: _Kind
-    offers: Sequence[Offer]
-    rows: NDArray[np.intp]  # [parts], of the chains
-    starts: NDArray[np.intp]  # [parts], in their chains
-    depths: NDArray[np.intp]  # [parts]
-    features: Numbers  # [parts, depth, coefficients]; those behind the end of a part mean nothing
-
-    def chances(self) -> Numbers:  # [parts, depth]
-        """See `_Head.chances`."""
-        return self.head.chances(self.features)
-
-
-def _features(offers: Sequence[Offer], depth: int, prior: float, *, is_seeing: bool) -> Numbers:
-    """Of each token of offers that are judged alike: [offers, depth, coefficients]."""
-    features = np.ones((len(offers), depth, 5 if is_seeing else 4))
-    rates = np.array([offer.acceptance.rate(prior) for offer in offers])
-    features[:, :, 1] = _logits(rates)[:, None]
-    features[:, :, 2] = np.log(np.arange(1, depth + 1))
-    features[:, :, 3] = np.array([offer.temperature for offer in offers])[:, None]
-    if is_seeing:
-        padding = (0.5,) * depth
-        padded = chain.from_iterable((*o.confidences, *padding)[:depth] for o in offers)
-        confidences = np.fromiter(padded, np.float64, len(offers) * depth)
-        features[:, :, 4] = _logits(confidences).reshape(len(offers), depth)
-    return features
+    rows: NDArray[np.intp]
+    features: Numbers  # [rows, depth, coefficients]; those behind the end of a chain mean nothing
 
 
 def _logits(rates: Numbers) -> Numbers:

@@ -20,7 +20,6 @@ import numpy as np
 from specray.draft.ahead_pass import AheadPass
 from specray.draft.branch import Branch
 from specray.draft.decoding import Decoder
-from specray.draft.extension import Extend, extended, is_extensible
 from specray.draft.followed import Followed
 from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
@@ -53,7 +52,6 @@ class DraftAhead:
             fan_out: branches per session that is in flight; 0 drafts nothing ahead.
             clock: in seconds.
         """
-        self.extend: Extend | None = None
         self._clock = clock
         self._rhythms = Rhythms()
         self.is_on = fan_out > 0
@@ -66,20 +64,11 @@ class DraftAhead:
 
     # The life of a proposal.
 
-    def send(self, session: ModelSession, draft: Draft) -> Proposal:
-        """An answer, which others may go on with, and for whose outcomes this now prepares."""
-        proposal = self._extended(
-            session,
-            draft.token_ids,
-            session.proposal(
-                draft.token_ids, "model", draft.distributions, confidences=draft.confidences
-            ),
-        )
+    def send(self, session: ModelSession, draft: Draft) -> None:
+        """Begins to prepare for what becomes of an answer that is sent now."""
         if self.is_on and draft.candidates is not None:
-            num_further = len(proposal.token_ids) - len(draft.token_ids)
-            flight = InFlight(proposal.token_ids, draft.candidates, False, num_further)
+            flight = InFlight(draft.token_ids, draft.candidates, was_ahead=False)
             self._begin(session, flight, len(draft.token_ids) - 1, is_answered=True)
-        return proposal
 
     def follow(self, session: ModelSession, token_ids: Sequence[int]) -> None:
         """Begins to prepare for what becomes of an answer that somebody else has sent."""
@@ -131,14 +120,9 @@ class DraftAhead:
         followed.is_answered = True
         flight = followed.flight
         q = flight.candidates.prefix(len(flight.token_ids))
-        is_greedy = session.sampling.is_greedy
-        proposal = session.proposal(
-            flight.token_ids, "model", None if is_greedy else q, q.largest() if is_greedy else ()
-        )
-        proposal = self._extended(session, flight.token_ids, proposal)
-        flight.num_further = len(proposal.token_ids) - len(flight.token_ids)
-        flight.token_ids = proposal.token_ids
-        return proposal
+        if session.sampling.is_greedy:
+            return session.proposal(flight.token_ids, "model", confidences=q.largest())
+        return session.proposal(flight.token_ids, "model", q)
 
     def settle(self, session: ModelSession, commit: Commit, reserve: Callable[[int], bool]) -> None:
         """Makes the branch that a commit has chosen the session, and frees the others.
@@ -206,9 +190,7 @@ class DraftAhead:
         session.states[:, :, branch.num_shared : stop] = branch.tail[:, :, :num_own]
         token_ids = tuple(branch.token_ids)
         session.set_cached(len(session), ahead=token_ids[:-1])
-        in_flight = (*token_ids, *branch.extension)
-        num_further = len(branch.extension)
-        flight = InFlight(in_flight, branch.candidates, branch.is_sent, num_further)
+        flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
         self._begin(session, flight, num_own - 1, is_answered=branch.is_sent)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
@@ -221,8 +203,7 @@ class DraftAhead:
         session.set_cached(len(session), ahead=token_ids[:num_fed])
         rest = flight.candidates.rest(start)
         is_there = followed.is_answered
-        num_further = min(flight.num_further, len(token_ids))
-        flight = InFlight(token_ids, rest, is_there, num_further)
+        flight = InFlight(token_ids, rest, was_ahead=is_there)
         self._begin(session, flight, num_fed, is_answered=is_there, is_rest=True)
 
     def _begin(
@@ -256,9 +237,7 @@ class DraftAhead:
         not worth one. Returns None if there was nothing to do.
         """
         now_s = self._clock()
-        growing: list[Followed] = []
-        sent: list[Branch] = []
-        least_left_s, loss = math.inf, 0.0
+        growing, sent, least_left_s, loss = [], [], math.inf, 0.0
         for followed in self._followed.values():
             if not followed.is_answered:
                 continue  # its tokens, on which rows depend, have yet to leave
@@ -268,7 +247,7 @@ class DraftAhead:
             if followed.rhythm.is_running(elapsed_s):  # else it rests, and no commit will wait
                 loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
             if left_s < self._pass.expected_s(1):
-                sent += followed.unsent
+                sent += followed.send()
                 continue
             growing.append(followed)
             if not followed.is_complete:
@@ -276,24 +255,7 @@ class DraftAhead:
         complete = self._pass.run(growing, least_left_s, loss)
         if complete is not None:
             self._rhythms.observe_pass()
-            return self._send(sent + complete)
+            return sent + complete
         for followed in growing:
-            sent += followed.unsent
-        return self._send(sent) or None
-
-    def _send(self, branches: Sequence[Branch]) -> list[Proposal]:
-        proposals = []
-        for branch in branches:
-            proposal = self._extended(branch.session, branch.behind, branch.send())
-            branch.extension = proposal.token_ids[len(branch.token_ids) :]
-            proposals.append(proposal)
-        return proposals
-
-    def _extended(
-        self, session: ModelSession, behind: Sequence[int], proposal: Proposal
-    ) -> Proposal:
-        """The proposal as far as was asked for; it ends with the last of the tokens `behind`."""
-        num_left = session.depth - len(proposal.token_ids)
-        if self.extend is None or num_left <= 0 or not is_extensible(proposal):
-            return proposal
-        return extended(proposal, self.extend(session.session_id, behind, num_left))
+            sent += followed.send()
+        return sent or None

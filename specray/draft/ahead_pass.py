@@ -10,7 +10,7 @@ from specray.draft.kv_pool import KvPool
 from specray.draft.language_model import LanguageModel
 from specray.draft.outcomes import OutcomeModel
 from specray.draft.pass_plan import Choice, PassPlan
-from specray.types import TruncatedDistributions
+from specray.types import Proposal, TruncatedDistributions
 
 _MEMORY, _SURPRISE = 0.99, 2.0  # of passes' times: some 100 count, and none for more than that
 _STALE = 8.0  # times what a pass took: what had been expected is of passes that were no such ones
@@ -51,7 +51,7 @@ class AheadPass:
 
     def run(
         self, sessions: Collection[Followed], left_s: float, loss: float
-    ) -> list[Branch] | None:
+    ) -> list[Proposal] | None:
         """Computes one more token of what is worth most; what is complete is to be sent.
 
         Args:
@@ -73,7 +73,7 @@ class AheadPass:
                 num_tokens = sum(followed.num_to_feed for followed in feeding) + len(branches)
                 self._compute(feeding, branches)
                 self._learn(num_tokens, self._clock() - began_s)
-                return [branch for branch in branches if branch.is_complete]
+                return [branch.send() for branch in branches if branch.is_complete]
         return None
 
     def _most_rows(self, sessions: Collection[Followed]) -> int:
@@ -104,8 +104,7 @@ class AheadPass:
         if tail is None:
             followed.left_out |= {(start + num_accepted + 1, added)}
             return None
-        accepted = tuple(followed.flight.token_ids[:num_accepted])
-        branch = Branch(session, start, accepted, added, probability, depth, tail)
+        branch = Branch(session, start, num_accepted, added, probability, depth, tail)
         followed.branches[branch.key] = branch
         return branch
 

@@ -21,26 +21,15 @@ class Branch:
 
     session: ModelSession
     start: int  # the request's length when the verification begins
-    accepted: tuple[int, ...]  # of the tokens in flight
+    num_accepted: int
     added: int
     probability: float
     depth: int  # tokens to draft
     tail: Tensor  # [layers, 2 * kv_heads, at least depth, dim]
     is_sent: bool = False
     token_ids: list[int] = field(default_factory=list)
-    extension: tuple[int, ...] = ()  # what was sent behind them, see `specray.draft.extension`
     _supports: list[NDArray[np.int32]] = field(default_factory=list)
     _probabilities: list[NDArray[np.float32]] = field(default_factory=list)
-
-    @property
-    def num_accepted(self) -> int:
-        """Tokens in flight that it takes for accepted."""
-        return len(self.accepted)
-
-    @property
-    def behind(self) -> tuple[int, ...]:
-        """All tokens that follow its session's."""
-        return *self.accepted, self.added, *self.token_ids
 
     @property
     def num_shared(self) -> int:

@@ -7,7 +7,7 @@ from specray.draft.branch import Branch
 from specray.draft.model_session import ModelSession
 from specray.draft.outcomes import InFlight, Outcome
 from specray.draft.pace import Rhythm
-from specray.types import TruncatedDistributions
+from specray.types import Proposal, TruncatedDistributions
 
 
 @dataclass(slots=True, eq=False)
@@ -64,10 +64,9 @@ class Followed:
         """The keys and values of a pass that computes `to_feed`."""
         return CachedRow(self.session.states, self.stop - self.num_to_feed, self.stop)
 
-    @property
-    def unsent(self) -> list[Branch]:
-        """What there is of continuations that could be sent as it is."""
-        return [b for b in self.branches.values() if b.token_ids and not b.is_sent]
+    def send(self) -> list[Proposal]:
+        """What there is of continuations, to be sent as it is."""
+        return [b.send() for b in self.branches.values() if b.token_ids and not b.is_sent]
 
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""

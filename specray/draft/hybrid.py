@@ -19,17 +19,9 @@ from specray.control.acceptance import (
     request_acceptance,
     source_acceptance,
 )
-from specray.draft.extension import Further
-from specray.draft.ngrams import NgramProposer
 from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
-from specray.draft.proposer import (
-    DraftsAhead,
-    FollowsOthers,
-    IsExtended,
-    LimitsFanOut,
-    Proposer,
-)
+from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
@@ -62,15 +54,12 @@ class HybridProposer:
     would be chosen are drafted ahead, whoever answers now; the model drafts ahead for others. They
     never cover all outcomes: where there is none, the model's answer follows.
 
-    Where the model has no time for all that is asked for, copies and n-grams go on behind its
-    tokens (`specray.draft.extension`).
-
     With a quick source, such as n-grams, no step waits for the model: the quick one answers what
     was not drafted ahead, and the model drafts for the outcomes of whatever was answered.
     """
 
     def __init__(
-        self, lookup: PromptLookup, model: Proposer, quick: NgramProposer | None = None
+        self, lookup: PromptLookup, model: Proposer, quick: Proposer | None = None
     ) -> None:
         """Takes the sources.
 
@@ -81,8 +70,6 @@ class HybridProposer:
         """
         self._lookup = lookup
         self._quick = quick
-        if isinstance(model, IsExtended):
-            model.extend_by(self._further)
         self._follower = model if isinstance(model, FollowsOthers) else None
         self.sources = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
@@ -191,7 +178,7 @@ class HybridProposer:
         answers = []
         for proposal in self._model.propose(session_ids):
             session_id = proposal.session_id
-            self._states[session_id].sent = _Sent(proposal.position, proposal.own_token_ids)
+            self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
             if not proposal.token_ids and "prompt_lookup" in self.sources:
                 # No room for the model: a look-up is better than nothing.
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
@@ -213,16 +200,6 @@ class HybridProposer:
         (proposal,) = self._quick.propose([session_id])
         self._states[session_id].sent = _Sent(proposal.position, proposal.token_ids)
         return self._with_outcomes(self._followed(proposal))
-
-    def _further(self, session_id: int, behind: Sequence[int], depth: int) -> Further | None:
-        """What the model's proposals go on with: what gets further by itself; see `Extend`."""
-        found = []
-        session = self._lookup.session(session_id)
-        if "prompt_lookup" in self.sources and session.sampling.is_greedy:
-            found.append(self._lookup.further(session_id, behind, depth))
-        if self._quick is not None and self._is_quick:
-            found.append(self._quick.further(session_id, behind, depth))
-        return max(found, key=lambda more: expected_length(more.confidences), default=None)
 
     def _followed(self, proposal: Proposal) -> Proposal:
         """The same; the model begins to draft for its outcomes."""
@@ -270,7 +247,7 @@ class HybridProposer:
             if sent is not None and session.depth:
                 state.answered = end
                 if not self._is_quick:
-                    state.sent = _Sent(sent.position, sent.own_token_ids)
+                    state.sent = _Sent(sent.position, sent.token_ids)
                 pushed += self._with_outcomes(sent)[1:]
         return pushed
 

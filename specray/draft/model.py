@@ -10,7 +10,6 @@ from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.decoding import Decoder
-from specray.draft.extension import Extend
 from specray.draft.fair_share import FairShare
 from specray.draft.graphs import make_decoder
 from specray.draft.kv_pool import KvPool
@@ -65,8 +64,8 @@ class ModelProposer:
             decoder: runs the model's passes; what suits the device if left out.
         """
         self._model = model
-        self._is_cpu = torch.device(model.device).type == "cpu"
-        self._prefill_tokens = _CPU_PREFILL_TOKENS if self._is_cpu else GPU_PREFILL_TOKENS
+        is_cpu = torch.device(model.device).type == "cpu"
+        self._prefill_tokens = _CPU_PREFILL_TOKENS if is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         decoder = decoder or make_decoder(model, config, generator)
         self._ahead = DraftAhead(model, decoder, self._pool, config.most_ahead, clock)
@@ -149,16 +148,6 @@ class ModelProposer:
         """See `FollowsOthers`."""
         session = self._store.get(session_id)
         return None if session is None else self._ahead.take_partial(session)
-
-    def extend_by(self, extend: Extend) -> None:
-        """See `IsExtended`; nothing on a GPU.
-
-        What goes on has to be read before its outcomes can be drafted for. On a CPU that takes
-        hardly longer than reading the last token alone; on a GPU such a pass is none of those that
-        its graphs hold, and takes several times as long.
-        """
-        if self._is_cpu:
-            self._ahead.extend = extend
 
     def work(self) -> bool:
         """Prefills a little for the session that has waited longest, else drafts ahead.
@@ -249,5 +238,9 @@ class ModelProposer:
         proposals = {}
         for session, draft in zip(sessions, drafts, strict=True):
             session.set_cached(len(session), ahead=draft.token_ids[:-1])
-            proposals[session.session_id] = self._ahead.send(session, draft)
+            proposal = session.proposal(
+                draft.token_ids, "model", draft.distributions, confidences=draft.confidences
+            )
+            proposals[session.session_id] = proposal
+            self._ahead.send(session, draft)
         return proposals

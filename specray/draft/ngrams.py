@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specray.draft.extension import Further
 from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.pace import Rhythm, Rhythms
@@ -126,13 +125,6 @@ class NgramProposer:
     def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
         """See `DraftsAhead`."""
         self._states[session_id].left_out = outcomes
-
-    def further(self, session_id: int, behind: Sequence[int], depth: int) -> Further:
-        """What usually follows a session and the tokens behind it; see `Extend`."""
-        session = self._states[session_id].session
-        text = [*session.token_ids[-CONTEXT:], *behind]
-        chain = self._drawing.draft(text, depth, session.sampling)
-        return Further(chain.token_ids, "ngram", chain.confidences, chain.distributions)
 
     def _answer(self, state: _State) -> Proposal:
         proposal = self._propose(state.session)

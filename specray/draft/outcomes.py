@@ -35,9 +35,8 @@ class InFlight:
     """
 
     token_ids: tuple[int, ...]
-    candidates: TruncatedDistributions  # [at most one more, support]: what may stand where, so far
+    candidates: TruncatedDistributions  # [tokens or one more, support]: what may stand where
     was_ahead: bool  # whether it was sent before the commit that it extends was known
-    num_further: int = 0  # of the last tokens: see `specray.draft.extension`
 
     @property
     def has_bonus(self) -> bool:
@@ -79,7 +78,7 @@ class OutcomeModel:
         self._tables: dict[int, _Tables] = defaultdict(_Tables)
 
     def survival_rate(self, sampling: SamplingSettings) -> float:
-        """How often a proposed token is accepted that all before it were; not an extension's."""
+        """How often a proposed token is accepted that all before it were."""
         return float(self._table(sampling).any_survival.rates[0])
 
     def probabilities(
@@ -144,8 +143,7 @@ class OutcomeModel:
             confidence, shares = _without(proposed, ids, q)
             tried = np.zeros(_NUM_CONFIDENCES)
             tried[_confidence_bucket(confidence)] = 1
-            if row < len(flight.token_ids) - flight.num_further:
-                tables.any_survival.observe(np.ones(1), np.array([float(token_id == proposed)]))
+            tables.any_survival.observe(np.ones(1), np.array([float(token_id == proposed)]))
             tables.survival.observe(tried, tried * (token_id == proposed))
             if token_id != proposed:
                 _observe_share(tables.correction, ids, shares, token_id)

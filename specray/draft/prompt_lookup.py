@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from specray.config import PromptLookupConfig
-from specray.draft.extension import Further
 from specray.draft.fair_share import FairShare, Held
 from specray.draft.ngram_index import Context, Guess, NgramIndex
 from specray.draft.session import Session, unknown_session
@@ -158,15 +157,6 @@ class PromptLookup:
                     )
             if accepted is not None:
                 context, last = index.beyond(context, accepted), accepted
-
-    def further(self, session_id: int, behind: Sequence[int], depth: int) -> Further:
-        """What followed the session's end and the tokens behind it elsewhere; see `Extend`."""
-        entry = self._entries[session_id]
-        context = entry.index.end
-        for token_id in behind:
-            context = entry.index.beyond(context, token_id)
-        lookup = self._look_up(entry, context, depth)
-        return Further(lookup.token_ids, "prompt_lookup", lookup.rates)
 
     def _add(self, session_id: int, entry: _Entry) -> None:
         """Puts it last; where there are too many tokens then, others go: see `FairShare`."""

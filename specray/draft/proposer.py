@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
-from specray.draft.extension import Extend
 from specray.draft.outcomes import Outcome
 from specray.types import Commit, OpenSession, Proposal
 
@@ -102,15 +101,6 @@ class FollowsOthers(Protocol):
 
     def take_partial(self, session_id: int) -> Proposal | None:
         """What has been drafted for the session's last commit but not sent, if anything."""
-        ...
-
-
-@runtime_checkable
-class IsExtended(Protocol):
-    """What a proposer has whose short proposals others may go on with."""
-
-    def extend_by(self, extend: Extend) -> None:
-        """Takes what goes on with them from now on, in the same tokens; see `Extend`."""
         ...
 
 

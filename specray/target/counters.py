@@ -4,10 +4,9 @@ import copy
 from dataclasses import replace
 
 from specray.control.planner import Planner
-from specray.control.survival import Offer
 from specray.target.buffer import ProposalBuffer
 from specray.target.session import Session
-from specray.types import Accepted, Source, SourceStats
+from specray.types import Source, SourceStats
 from specray.wire.stats import CalibrationStats, RooflineStats, TargetStats
 
 
@@ -46,26 +45,13 @@ class Counters:
             self.stats.num_absent += 1
         session.overdue_at = None
 
-    def count_parts(self, session: Session, offer: Offer, num_accepted: int) -> list[Accepted]:
-        """A verification of what is offered; what of each source is about to be the session's."""
-        accepted, start = [], 0
-        for part in offer.parts:
-            num = max(0, min(num_accepted - start, part.max_depth))
-            self.count_verification(part.source, part.max_depth, num, start)
-            if num > 0:
-                accepted.append(Accepted(len(session.token_ids) + start, num, part.source))
-            start += part.max_depth
-        return accepted
-
-    def count_verification(
-        self, source: Source, num_proposed: int, num_accepted: int, start: int = 0
-    ) -> None:
-        """A verification of so many tokens, behind others of the same chain from `start` on."""
+    def count_verification(self, source: Source, num_proposed: int, num_accepted: int) -> None:
+        """A verification of so many tokens."""
         counts = self.stats.sources.setdefault(source, SourceStats())
         counts.num_proposed += num_proposed
         counts.num_accepted += num_accepted
-        _count_positions(counts.proposed_per_position, start, num_proposed)
-        _count_positions(counts.accepted_per_position, start, num_accepted)
+        _count_positions(counts.proposed_per_position, num_proposed)
+        _count_positions(counts.accepted_per_position, num_accepted)
 
     def snapshot(self, planner: Planner, num_open_sessions: int) -> TargetStats:
         """All counters as they are now."""
@@ -99,9 +85,7 @@ def _roofline(planner: Planner) -> RooflineStats:
     return RooflineStats(*intensity, planner.hardware)
 
 
-def _count_positions(counts: list[int], start: int, num: int) -> None:
-    if num <= 0:
-        return
-    counts.extend([0] * (start + num - len(counts)))
-    for position in range(start, start + num):
+def _count_positions(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for position in range(depth):
         counts[position] += 1

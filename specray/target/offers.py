@@ -30,24 +30,19 @@ class Offers:
         """
         offer = self.of_tokens(session, len(proposal.token_ids), proposal.source)
         q = proposal.distributions
-        is_seen = q is not None and self.is_trusted(session)
-        confidences = q.largest() if q is not None and is_seen else proposal.confidences
-        extension = proposal.extension
-        if extension is None or extension.start >= offer.max_depth:
-            return offer._replace(confidences=confidences)
-        start, source = extension
-        further = self.of_tokens(session, offer.max_depth - start, source)
-        return offer._replace(
-            confidences=confidences[:start],
-            extension=further._replace(confidences=confidences[start:]),
-        )
+        if q is None or not self.is_trusted(session):
+            return offer._replace(confidences=proposal.confidences)
+        return offer._replace(confidences=q.largest())
 
     def of_verified(self, session: Session, num_tokens: int, source: Source) -> Offer:
-        """What the latest step verified for the session, once."""
-        offer, session.offer = session.offer, None
-        if offer is not None and offer.source == source and offer.max_depth >= num_tokens:
-            return offer.cut(num_tokens)
-        return Offer(session.acceptances[source], source, num_tokens, session.sampling.temperature)
+        """What the latest step verified for the session."""
+        return Offer(
+            session.acceptances[source],
+            source,
+            num_tokens,
+            session.sampling.temperature,
+            session.confidences[:num_tokens],
+        )
 
     def cap(self, session: Session) -> int:
         """Most draft tokens that the session may verify now."""

@@ -22,7 +22,7 @@ from specray.target.taking import Taking
 from specray.target.telling import Streams, Telling
 from specray.target.use import Share, Use
 from specray.target.waiting import Wait, Waiting
-from specray.types import OWN_SOURCES, STOP_GAPS, Proposal, Source
+from specray.types import OWN_SOURCES, STOP_GAPS, Accepted, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -201,7 +201,7 @@ class Speculation:
         chosen = {}
         for (session, proposal), depth, offer in zip(ready, depths, offers, strict=True):
             if depth > 0:
-                session.offer = offer
+                session.confidences = tuple(offer.confidences)
                 chosen[session.session_id] = self._offers.cut(session, proposal, depth)
         gaps = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
         self._stop_gap.end_step(gaps, plan.saved_s - self._planner.overhead.extra_s)
@@ -235,14 +235,14 @@ class Speculation:
     ) -> None:
         """Note what a verification accepted, before the session grows by it."""
         session = self._sessions.get(session_id)
-        if session is None:
-            self._counters.count_verification(source, num_proposed, num_accepted)
-            return
-        offer = self._offers.of_verified(session, num_proposed, source)
-        self._planner.observe_verification(offer, num_accepted)
-        if source == "engine":
-            self.engine.observe_verification()
-        session.accepted += self._counters.count_parts(session, offer, num_accepted)
+        if session is not None:
+            offer = self._offers.of_verified(session, num_proposed, source)
+            self._planner.observe_verification(offer, num_accepted)
+            if num_accepted > 0:
+                session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
+            if source == "engine":
+                self.engine.observe_verification()
+        self._counters.count_verification(source, num_proposed, num_accepted)
 
     def observe_turnaround(
         self, seconds: float, num_requests: int, sources: Collection[Source]

@@ -11,7 +11,6 @@ from specray.types import (
     DRAFT_SOURCES,
     Accepted,
     Commit,
-    Extension,
     OpenSession,
     Proposal,
     ProposalFrame,
@@ -180,8 +179,6 @@ def _proposal_message(proposal: Proposal) -> pb.Proposal:
         covers_outcomes=proposal.covers_outcomes,
         confidences=proposal.confidences,
     )
-    if proposal.extension is not None:
-        message.extension_start, message.extension_source = proposal.extension
     rows = proposal.distributions
     if rows is not None:
         message.support = rows.token_ids.shape[1]
@@ -193,18 +190,19 @@ def _proposal_message(proposal: Proposal) -> pb.Proposal:
 
 
 def _proposal(message: pb.Proposal) -> Proposal:
+    if message.source not in DRAFT_SOURCES:
+        raise ProtocolError(f"unknown source {message.source!r}; known: {sorted(DRAFT_SOURCES)}")
     return Proposal(
         session_id=message.session_id,
         position=message.position,
         last_token_id=message.last_token_id,
         token_ids=tuple(message.token_ids),
-        source=_draft_source(message.source),
+        source=message.source,
         distributions=_distributions(message),
         commit_sent_at_ns=message.commit_sent_at_ns,
         draft_time_us=message.draft_time_us,
         covers_outcomes=message.covers_outcomes,
         confidences=_confidences(message),
-        extension=_extension(message),
     )
 
 
@@ -222,23 +220,6 @@ def _confidences(message: pb.Proposal) -> tuple[float, ...]:
             "each or none are due"
         )
     return tuple(message.confidences)
-
-
-def _extension(message: pb.Proposal) -> Extension | None:
-    start = message.extension_start
-    if start == 0:
-        return None
-    if start >= len(message.token_ids):
-        raise ProtocolError(
-            f"an extension from token {start} on of a proposal of {len(message.token_ids)} tokens"
-        )
-    return Extension(start, _draft_source(message.extension_source))
-
-
-def _draft_source(source: str) -> Source:
-    if source not in DRAFT_SOURCES:
-        raise ProtocolError(f"unknown source {source!r}; known: {sorted(DRAFT_SOURCES)}")
-    return source
 
 
 def _distributions(message: pb.Proposal) -> TruncatedDistributions | None:

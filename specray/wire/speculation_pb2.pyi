@@ -81,7 +81,7 @@ class SessionFrame(_message.Message):
     def __init__(self, opens: _Optional[_Iterable[_Union[OpenSession, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., closes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("session_id", "position", "last_token_id", "token_ids", "source", "support", "support_token_ids", "support_probabilities", "commit_sent_at_ns", "draft_time_us", "covers_outcomes", "confidences", "extension_start", "extension_source")
+    __slots__ = ("session_id", "position", "last_token_id", "token_ids", "source", "support", "support_token_ids", "support_probabilities", "commit_sent_at_ns", "draft_time_us", "covers_outcomes", "confidences")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -94,8 +94,6 @@ class Proposal(_message.Message):
     DRAFT_TIME_US_FIELD_NUMBER: _ClassVar[int]
     COVERS_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
-    EXTENSION_START_FIELD_NUMBER: _ClassVar[int]
-    EXTENSION_SOURCE_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     position: int
     last_token_id: int
@@ -108,9 +106,7 @@ class Proposal(_message.Message):
     draft_time_us: int
     covers_outcomes: bool
     confidences: _containers.RepeatedScalarFieldContainer[float]
-    extension_start: int
-    extension_source: str
-    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ..., covers_outcomes: bool = ..., confidences: _Optional[_Iterable[float]] = ..., extension_start: _Optional[int] = ..., extension_source: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., last_token_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., support: _Optional[int] = ..., support_token_ids: _Optional[bytes] = ..., support_probabilities: _Optional[bytes] = ..., commit_sent_at_ns: _Optional[int] = ..., draft_time_us: _Optional[int] = ..., covers_outcomes: bool = ..., confidences: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ProposalFrame(_message.Message):
     __slots__ = ("proposals", "lost", "drafts")

@@ -8,7 +8,7 @@ import pytest
 from specray.control.acceptance import request_acceptance
 from specray.control.calibration import Calibration, expected_error
 from specray.control.depth import Chains, even_chains
-from specray.control.survival import Offer, SurvivalModel, Verification, at_most
+from specray.control.survival import Offer, SurvivalModel, Verification
 
 DEPTH = 4
 Chance = Callable[[float, int], float]
@@ -113,51 +113,6 @@ def test_too_few_confidences_count_as_none() -> None:
 
     blind = model.chains([offer._replace(confidences=())]).survivals
     assert np.array_equal(model.chains([offer]).survivals, blind)
-
-
-def extended(num_own: int, num_further: int) -> Offer:
-    further = Offer(request_acceptance(), "ngram", num_further)
-    depth = num_own + num_further
-    return Offer(request_acceptance(), "model", depth, extension=further)
-
-
-def test_where_another_source_goes_on_its_tokens_are_judged_apart() -> None:
-    model, new = SurvivalModel(), SurvivalModel()
-    alone = Offer(request_acceptance(), "ngram", 2)
-    before = model.chains([alone]).survivals.tolist()
-    for _ in range(200):
-        model.observe([Verification(extended(2, 2), 2)])  # none of the second source's is right
-
-    sure = model.chains([Offer(request_acceptance(), "model", 2)]).survivals[0].tolist()
-    assert sure[1] > 0.8
-    (chain,) = model.chains([extended(2, 2)]).survivals.tolist()
-    assert chain[:2] == pytest.approx(sure)
-    assert chain[2] < 0.1 * sure[1]
-    assert model.chains([alone]).survivals.tolist() == before  # it says nothing of it alone
-    (untaught,) = new.chains([extended(2, 2)]).survivals.tolist()
-    first, second = before[0]
-    assert untaught[2:] == pytest.approx([untaught[1] * first, untaught[1] * second])
-
-
-def test_what_was_not_reached_says_nothing() -> None:
-    model, before = SurvivalModel(), SurvivalModel()
-    for _ in range(200):
-        model.observe([Verification(extended(2, 2), 1)])
-    offer = extended(0, 2)  # what is left of one whose first source's tokens are the request's
-
-    assert model.chains([offer]).survivals.tolist() == before.chains([offer]).survivals.tolist()
-    further = offer.parts[1]
-    assert further.acceptance.rate(0.5) == request_acceptance().rate(0.5)
-
-
-def test_an_offer_is_cut_where_it_is_told() -> None:
-    offer = extended(2, 3)
-    assert offer.cut(9) is offer
-    assert [part.max_depth for part in offer.cut(4).parts] == [2, 2]
-    assert [(part.source, part.max_depth) for part in offer.cut(2).parts] == [("model", 2)]
-    assert [part.max_depth for part in offer.cut(1).parts] == [1]
-    (cut,) = at_most([offer], 3)
-    assert [part.max_depth for part in cut.parts] == [2, 1]
 
 
 def test_hot_requests_are_learnt_apart_from_cold_ones() -> None:

@@ -21,7 +21,6 @@ from specray.errors import SessionRejectedError
 from specray.sampling.reference import verify
 from specray.types import (
     Commit,
-    Extension,
     OpenSession,
     Proposal,
     SamplingSettings,
@@ -195,31 +194,6 @@ def test_a_model_that_is_always_right_is_preferred_to_a_short_copy() -> None:
 
     assert now(trusted.propose([1])).source == "model"
     assert now(doubted.propose([1])).source == "prompt_lookup"
-
-
-class Extended(Scripted):
-    """Its proposals go on with tokens of another source, all wrong."""
-
-    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
-        return [
-            replace(
-                proposal,
-                token_ids=(*proposal.token_ids[:1], 90, 91),
-                extension=Extension(1, "ngram"),
-            )
-            for proposal in super().propose(session_ids)
-        ]
-
-
-def test_what_others_went_on_with_is_not_held_against_the_model() -> None:
-    proposer = hybrid(Extended((1, 2, 3)))
-    for session_id in range(2, 60):
-        begin(proposer, session_id, (*FRESH, 30))
-        proposer.propose([session_id])
-        proposer.commit(Commit(session_id, len(FRESH) + 1, (1, 2), 3, sent_at_ns=0))
-    begin(proposer, 1, (50, 51, 52, 53, 60, 61, 50, 51))  # a short copy
-
-    assert now(proposer.propose([1])).source == "model"
 
 
 def test_a_source_that_is_switched_off_proposes_nothing() -> None:

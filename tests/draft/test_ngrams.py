@@ -62,6 +62,7 @@ def test_greedy_proposals_take_the_likeliest_each_time(ngrams: NgramModel) -> No
     assert (proposal.token_ids, proposal.source) == ((1, 2, 1), "ngram")
     assert (proposal.position, proposal.last_token_id) == (2, 0)
     assert proposal.distributions is None
+    assert proposal.confidences == pytest.approx((0.6, 0.9, 0.5), abs=1e-3)
 
 
 def test_a_proposal_ends_where_nothing_is_known(tmp_path: Path) -> None:

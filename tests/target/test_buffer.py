@@ -2,7 +2,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from specray.config import MAX_FAN_OUT
 from specray.target.buffer import ProposalBuffer, Verdict
-from specray.types import Extension, Proposal, TruncatedDistributions
+from specray.types import Proposal, TruncatedDistributions
 
 VOCAB_SIZE, MAX_DEPTH = 100, 4
 PATIENCE_S = 5.0  # of a test, never used up
@@ -502,29 +501,6 @@ def test_the_rest_of_a_proposal_whose_beginning_was_verified_is_kept(
     assert arrival.proposal.token_ids == (5,)
     assert arrival.proposal.distributions is not None
     assert arrival.proposal.distributions.token_ids.tolist() == [[5, 4]]
-
-
-@pytest.mark.parametrize(
-    ("added", "source", "extension"),
-    [
-        ((1,), "model", Extension(1, "ngram")),
-        ((1, 2), "model", Extension(0, "ngram")),  # who answered is still the model
-        ((1, 2, 3), "model", Extension(0, "ngram")),
-    ],
-)
-def test_the_rest_of_an_extended_proposal_is_whose_it_was(
-    buffer: ProposalBuffer, added: tuple[int, ...], source: str, extension: Extension | None
-) -> None:
-    whole = proposal(token_ids=(1, 2, 3, 5), confidences=(0.9, 0.8, 0.4, 0.3))
-    buffer.offer(replace(whole, extension=Extension(2, "ngram")), ROUTER)
-    buffer.advance(1, 10 + len(added), added[-1], added)
-
-    arrival = buffer.take(1)
-    assert arrival is not None
-    rest = arrival.proposal
-    assert rest.token_ids == (1, 2, 3, 5)[len(added) :]
-    assert rest.confidences == (0.9, 0.8, 0.4, 0.3)[len(added) :]
-    assert (rest.source, rest.extension) == (source, extension)
 
 
 def test_what_was_verified_and_rejected_leaves_nothing(buffer: ProposalBuffer) -> None:

@@ -22,7 +22,6 @@ from specray.target.stop_gap import StopGap
 from specray.types import (
     Accepted,
     Commit,
-    Extension,
     FixedRule,
     OpenSession,
     Proposal,
@@ -1254,59 +1253,6 @@ def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> Non
     assert sources["model"].proposed_per_position == [2, 2, 1]
     assert sources["model"].accepted_per_position == [2, 1]
     assert sources["prompt_lookup"].num_proposed == 1
-
-
-@pytest.mark.parametrize(
-    ("num_accepted", "accepted_each", "parts"),
-    [
-        (1, {"model": [1], "ngram": []}, [("model", 1)]),
-        (3, {"model": [1, 1], "ngram": [0, 0, 1]}, [("model", 2), ("ngram", 1)]),
-    ],
-)
-def test_what_an_extended_proposal_brought_counts_for_each_of_its_sources(
-    world: World,
-    num_accepted: int,
-    accepted_each: dict[str, list[int]],
-    parts: list[tuple[str, int]],
-) -> None:
-    world.answer = silent
-    session = world.open(temperature=0.0)
-    world.run(5)
-    tokens = tuple(world.tokens[session.session_id])
-    proposal = replace(
-        right(session.session_id, tokens, 4),
-        confidences=(0.99,) * 4,
-        extension=Extension(2, "ngram"),
-    )
-    world.buffer.offer(proposal, "r")
-    world.speculation.expect(Surroundings())
-    chosen = world.speculation.propose([session.session_id], 0, may_wait=False)
-    assert chosen[session.session_id] == proposal
-    world.speculation.observe_verification(session.session_id, "model", 4, num_accepted)
-
-    sources = world.speculation.stats().sources
-    assert {name: stats.accepted_per_position for name, stats in sources.items()} == accepted_each
-    assert {stats.num_proposed for stats in sources.values()} == {2}
-    assert [(a.source, a.num_tokens) for a in session.accepted] == parts
-    places = [a.position - len(tokens) for a in session.accepted]
-    assert places == [0, 2][: len(places)]
-
-
-def test_an_extended_proposal_is_cut_with_what_it_says_of_itself(world: World) -> None:
-    world.answer = silent
-    session = world.open(temperature=0.0, max_tokens=9)
-    world.run(5)  # there is room for three more, and the last
-    tokens = tuple(world.tokens[session.session_id])
-    proposal = replace(
-        right(session.session_id, tokens, 4),
-        confidences=(0.99,) * 4,
-        extension=Extension(3, "ngram"),
-    )
-    world.buffer.offer(proposal, "r")
-    world.speculation.expect(Surroundings())
-    chosen = world.speculation.propose([session.session_id], 0, may_wait=False)
-    cut = chosen[session.session_id]
-    assert (len(cut.token_ids), cut.extension) == (3, None)
 
 
 def test_whoever_looks_on_is_told_what_was_accepted(world: World) -> None:

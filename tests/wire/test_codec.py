@@ -1,4 +1,3 @@
-import re
 from typing import get_args
 
 import numpy as np
@@ -10,7 +9,6 @@ from specray.errors import ProtocolError
 from specray.types import (
     Accepted,
     Commit,
-    Extension,
     OpenSession,
     Proposal,
     ProposalFrame,
@@ -79,8 +77,6 @@ def proposals(draw: st.DrawFn) -> Proposal:
     if support:
         seed = draw(st.integers(0, 2**32 - 1))
         rows = random_rows(len(token_ids), support, np.random.default_rng(seed))
-    starts = range(1, len(token_ids))
-    extensions = st.builds(Extension, st.sampled_from(starts), st.sampled_from(("ngram", "model")))
     return Proposal(
         *(draw(uint64), draw(uint32), draw(uint32), token_ids),
         source=draw(st.sampled_from(("model", "prompt_lookup"))),
@@ -88,7 +84,6 @@ def proposals(draw: st.DrawFn) -> Proposal:
         commit_sent_at_ns=draw(uint64),
         draft_time_us=draw(uint32),
         confidences=draw(st.tuples(*(floats for _ in token_ids)) | st.just(())),
-        extension=draw(extensions | st.none()) if starts else None,
     )
 
 
@@ -106,7 +101,7 @@ def comparable(proposal: Proposal) -> tuple[object, ...]:
     return (
         *(proposal.session_id, proposal.position, proposal.last_token_id, proposal.token_ids),
         *(proposal.source, arrays, proposal.commit_sent_at_ns, proposal.draft_time_us),
-        *(proposal.confidences, proposal.extension),
+        proposal.confidences,
     )
 
 
@@ -125,26 +120,6 @@ def test_confidences_that_are_not_one_for_each_token_are_refused() -> None:
     frame = pb.ProposalFrame(proposals=[message])
 
     with pytest.raises(ProtocolError, match="1 confidences for 2 tokens"):
-        decode_proposal_frame(frame.SerializeToString())
-
-
-@pytest.mark.parametrize(
-    ("start", "source", "fault"),
-    [
-        (2, "ngram", "an extension from token 2 on of a proposal of 2 tokens"),
-        (2**32 - 1, "ngram", "an extension from token 4294967295 on"),
-        (1, "", "unknown source ''"),
-        (1, "stop_gap", "unknown source 'stop_gap'"),
-    ],
-)
-def test_an_extension_of_nothing_or_by_nobody_is_refused(
-    start: int, source: str, fault: str
-) -> None:
-    message = pb.Proposal(token_ids=[1, 2], source="model")
-    message.extension_start, message.extension_source = start, source
-    frame = pb.ProposalFrame(proposals=[message])
-
-    with pytest.raises(ProtocolError, match=re.escape(fault)):
         decode_proposal_frame(frame.SerializeToString())
 
 
