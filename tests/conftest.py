@@ -2,12 +2,24 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+_MARKS = {"service": "mark.service", "e2e and not service": "mark.e2e"}  # by a stage's `-m`
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What has no tests of a late stage is not imported for it: all of it takes half a minute."""
+    mark = _MARKS.get(config.option.markexpr)
+    if mark is None or not collection_path.name.startswith("test_"):
+        return None
+    return True if collection_path.is_file() and mark not in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

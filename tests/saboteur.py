@@ -1,10 +1,16 @@
-"""A draft that does everything wrong, as a proposer for the real draft server."""
+"""Drafts that do everything wrong, or much of it, as proposers for the real draft server."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
+from specray.config import ModelDraftConfig
+from specray.draft.fair_share import FairShare
+from specray.draft.model_factory import make_model_proposer
+from specray.draft.outcomes import Outcome
+from specray.draft.proposer import DraftsAhead
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
 
@@ -12,9 +18,10 @@ from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
 class Saboteur:
     """Sends garbage, stale, repeated, over-long, foreign and out-of-vocabulary proposals."""
 
-    def __init__(self, seed: int = 0, vocab_size: int = 49152) -> None:
+    def __init__(self, seed: int = 0, vocab_size: int = 49152, loss_rate: float = 0.02) -> None:
         self._random = random.Random(seed)
         self._vocab_size = vocab_size
+        self._loss_rate = loss_rate
         self._tokens: dict[int, list[int]] = {}
         self._last: dict[int, Commit] = {}
         self._old: list[Proposal] = []
@@ -43,7 +50,7 @@ class Saboteur:
 
     def take_evicted(self) -> list[int]:
         """Now and then pretend to have lost a session."""
-        if self._tokens and self._random.random() < 0.02:
+        if self._tokens and self._random.random() < self._loss_rate:
             session_id = self._random.choice(list(self._tokens))
             self.close(session_id)
             return [session_id]
@@ -75,3 +82,48 @@ class Saboteur:
             commit.sent_at_ns if self._random.random() < 0.5 else 1,
             self._random.randrange(10**9),
         )
+
+
+class Unreliable:
+    """A model's draft, half of whose proposals are a saboteur's; what it sends ahead is sound."""
+
+    def __init__(self, **model: Any) -> None:
+        """Takes the fields of `draft.model`."""
+        proposer = make_model_proposer(ModelDraftConfig(**model), FairShare(), None)
+        assert isinstance(proposer, DraftsAhead)
+        self._model = proposer
+        self._saboteur = Saboteur(loss_rate=0.002)  # the model reads anew what it has lost
+        self._random = random.Random(1)
+
+    def open(self, session: OpenSession) -> None:
+        self._model.open(session)
+        self._saboteur.open(session)
+
+    def commit(self, commit: Commit) -> None:
+        self._model.commit(commit)
+        self._saboteur.commit(commit)
+
+    def close(self, session_id: int) -> None:
+        self._model.close(session_id)
+        self._saboteur.close(session_id)
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        sound = self._model.propose(session_ids)
+        faulty = self._saboteur.propose([p.session_id for p in sound])
+        return [self._random.choice(pair) for pair in zip(sound, faulty, strict=False)]
+
+    def work(self) -> bool:
+        return self._model.work()
+
+    def take_ahead(self) -> list[Proposal]:
+        return self._model.take_ahead()
+
+    def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:
+        self._model.leave_out(session_id, outcomes)
+
+    def take_evicted(self) -> list[int]:
+        """The saboteur's pretended losses, and true ones."""
+        evicted = {*self._model.take_evicted(), *self._saboteur.take_evicted()}
+        for session_id in evicted:
+            self.close(session_id)
+        return list(evicted)

@@ -1,4 +1,7 @@
-"""The whole service by direct streaming, with a model: the same answers, whichever way."""
+"""The whole service by direct streaming, with a draft that is often wrong: the same answers.
+
+Its streams to the draft are direct, too.
+"""
 
 import json
 import time
@@ -28,8 +31,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = local_config(
-        method="model",
-        model={"model": "bundled:smollm2-135m-instruct-draft"},
+        method="custom",
+        custom={
+            "import_path": "tests.saboteur:Unreliable",
+            "kwargs": {"model": "bundled:smollm2-135m-instruct-draft"},
+        },
         deployment_config={"num_replicas": 1, "ray_actor_options": {}},
     )
     # However slow the machine, the model's proposals shall be seen.
@@ -37,6 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "max_wait_ms": 200,
         "stop_gap": False,
         "depth_policy": {"name": "fixed", "depth": 3},
+        "data_path": "direct",
     }
     config["applications"][0]["args"]["speculation"] |= settings
     folder = tmp_path_factory.mktemp("direct")

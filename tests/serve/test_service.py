@@ -1,4 +1,4 @@
-"""The whole service over HTTP, once for each kind of draft."""
+"""The whole service over HTTP, as `deployments/local.yaml` has it, with two drafts."""
 
 import json
 import signal
@@ -31,75 +31,50 @@ from tests.serve.watching import ask, lines_of, spans_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1800)]
 
-DRAFTS: dict[str, dict[str, Any]] = {
-    "ngram": {
-        "method": "ngram",
-        "deployment_config": {
-            "autoscaling_config": {
-                "min_replicas": 2,
-                "max_replicas": 3,
-                "upscale_delay_s": 0,
-                "downscale_delay_s": 0,
-            }
-        },
-    },
-    "saboteur": {
-        "method": "custom",
-        "custom": {"import_path": "tests.saboteur:Saboteur"},
-        "deployment_config": {"num_replicas": 1},
-    },
+TWO_TO_THREE = {
+    "min_replicas": 2,
+    "max_replicas": 3,
+    "upscale_delay_s": 0,
+    "downscale_delay_s": 0,
 }
-"""The drafts that must not change a token; a model is that of `test_direct_streaming`."""
-
-DEFAULT = "ngram"  # that of deployments/local.yaml
+"""Replicas of the draft of `deployments/local.yaml`; others' is that of `test_direct_streaming`."""
 
 LONGEST_GAP_S = 3.0  # between two chunks of a stream, when drafts die; a step takes some 0.06 s
 
 
-@pytest.fixture(scope="module", params=DRAFTS)
-def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Service]:
-    draft = DRAFTS[request.param]
-    draft["deployment_config"] |= {"ray_actor_options": {}, "health_check_period_s": 2}
-    config = local_config(**draft)
-    if request.param == "saboteur":
-        config["applications"][0]["args"]["speculation"]["data_path"] = "direct"
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == DEFAULT:
-        policy = {"policy_function": "specray.serve.scaling:scale_pools"}
-        config["applications"][0]["autoscaling_policy"] = policy
-        config["logging_config"] = {"encoding": "JSON"}
-        config["applications"][0]["args"]["observability"] = {
-            "session_log": True,
-            "traces": f"file:{folder / 'traces'}",
-        }
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    options = {
+        "autoscaling_config": TWO_TO_THREE,
+        "ray_actor_options": {},
+        "health_check_period_s": 2,
+    }
+    config = local_config(deployment_config=options)
+    folder = tmp_path_factory.mktemp("service")
+    policy = {"policy_function": "specray.serve.scaling:scale_pools"}
+    config["applications"][0]["autoscaling_policy"] = policy
+    config["logging_config"] = {"encoding": "JSON"}
+    config["applications"][0]["args"]["observability"] = {
+        "session_log": True,
+        "traces": f"file:{folder / 'traces'}",
+    }
     with running(config, folder) as started:
-        started.draft = request.param  # type: ignore[attr-defined]
         yield started
 
 
 def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: PlainAnswers) -> None:
+    """Every prompt meets the draft; those that are asked for alone, as it takes longer, are few."""
     plain = plain_answers(service)
     before = accepted_tokens(service)
-    proposed_before = proposed_tokens(service)
-    # Every prompt meets every draft; those that are asked for alone, as it takes longer, are fewer.
-    alone = slice(None) if service.draft == DEFAULT else slice(0, None, 3)  # type: ignore[attr-defined]
-    assert_same(service, plain[alone], answers(service, PROMPTS[alone]))
+
+    assert_same(service, plain[::3], answers(service, PROMPTS[::3]))
     assert_same(service, plain, answers(service, PROMPTS, at_once=8))
-    wait_until(lambda: proposed_tokens(service) > proposed_before, 20.0)
-    if service.draft == DEFAULT:  # type: ignore[attr-defined]
-        wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
+
+    wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
 
 
-@pytest.fixture
-def lookup(service: Service) -> Service:
-    """The service with the default draft: what does not depend on the draft runs there."""
-    if service.draft != DEFAULT:  # type: ignore[attr-defined]
-        pytest.skip("does not depend on the draft")
-    return service
-
-
-def test_openai_client(lookup: Service) -> None:
-    client = lookup.client()
+def test_openai_client(service: Service) -> None:
+    client = service.client()
     assert [model.id for model in client.models.list()] == [MODEL]
     messages: Any = [{"role": "user", "content": PROMPTS[0]}]
     options: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 32}
@@ -116,7 +91,7 @@ def test_openai_client(lookup: Service) -> None:
     assert "".join(c.choices[0].text for c in streamed) == completion.choices[0].text
 
 
-def test_usage_ends_at_the_stop_string(lookup: Service) -> None:
+def test_usage_ends_at_the_stop_string(service: Service) -> None:
     options: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
@@ -124,7 +99,7 @@ def test_usage_ends_at_the_stop_string(lookup: Service) -> None:
         "max_tokens": 96,
         "stop": ["17"],
     }
-    client = lookup.client()
+    client = service.client()
     plain = client.chat.completions.create(
         **options, extra_body={"vllm_xargs": {"num_speculative_tokens": 0}}
     )
@@ -134,8 +109,8 @@ def test_usage_ends_at_the_stop_string(lookup: Service) -> None:
     assert speculated.usage == plain.usage
 
 
-def test_options_with_speculation(lookup: Service) -> None:
-    client = lookup.client()
+def test_options_with_speculation(service: Service) -> None:
+    client = service.client()
     messages: Any = [{"role": "user", "content": "Is the sky blue? Answer yes or no."}]
     options: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 24}
     banned = 2683  # any token: the answer must not hold it
@@ -164,17 +139,17 @@ def test_options_with_speculation(lookup: Service) -> None:
 
 
 @pytest.mark.parametrize("depth", [-1, "many", 1.5])
-def test_bad_depth_is_an_openai_error(lookup: Service, depth: Any) -> None:
+def test_bad_depth_is_an_openai_error(service: Service, depth: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="num_speculative_tokens"):
-        lookup.client().chat.completions.create(
+        service.client().chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "Hi"}],
             extra_body={"vllm_xargs": {"num_speculative_tokens": depth}},
         )
 
 
-def test_health_and_metrics(lookup: Service) -> None:
-    assert httpx.get(lookup.url.replace("/v1", "/health")).json() == {"status": "ok"}
+def test_health_and_metrics(service: Service) -> None:
+    assert httpx.get(service.url.replace("/v1", "/health")).json() == {"status": "ok"}
     names = {
         "proposed_tokens_total",
         "accepted_tokens_total",
@@ -192,7 +167,7 @@ def test_health_and_metrics(lookup: Service) -> None:
     }
 
     def are_all_there() -> bool:
-        text = httpx.get(lookup.metrics_url).text
+        text = httpx.get(service.metrics_url).text
         return all(f"ray_specray_{name}{{" in text for name in names)
 
     wait_until(are_all_there, 30.0)
@@ -212,16 +187,16 @@ def test_the_page_in_a_browser(speculating: Service, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fence", [fence for fence in commands() if fence.title == WITH_SERVICE], ids=str
 )
-def test_what_the_documentation_asks_of_a_running_service(lookup: Service, fence: Fence) -> None:
-    text = fence.text.replace("http://127.0.0.1:8000", lookup.url.removesuffix("/v1"))
+def test_what_the_documentation_asks_of_a_running_service(service: Service, fence: Fence) -> None:
+    text = fence.text.replace("http://127.0.0.1:8000", service.url.removesuffix("/v1"))
     program = [sys.executable, "-c"] if fence.language == "python" else ["bash", "-euc"]
     done = subprocess.run([*program, text], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
-def test_second_service_on_the_port_says_so(lookup: Service) -> None:
-    second = launch(lookup.config_file)
+def test_second_service_on_the_port_says_so(service: Service) -> None:
+    second = launch(service.config_file)
     output, _ = second.communicate(timeout=120)
     assert second.returncode == 2
     assert "port" in output
@@ -229,42 +204,44 @@ def test_second_service_on_the_port_says_so(lookup: Service) -> None:
     assert "Traceback" not in output
 
 
-def test_disconnect_closes_the_session(lookup: Service) -> None:
-    assert_a_disconnect_closes_the_session(lookup)
+def test_disconnect_closes_the_session(service: Service) -> None:
+    assert_a_disconnect_closes_the_session(service)
 
 
-def test_policy_changes_without_a_restart(lookup: Service) -> None:
-    pids = {process.pid for process in lookup.processes()}
-    with live(lookup, is_enabled=False):
-        before = proposed_tokens(lookup)
-        answer(lookup, PROMPTS[13])
+def test_policy_changes_without_a_restart(service: Service) -> None:
+    pids = {process.pid for process in service.processes()}
+    with live(service, is_enabled=False):
+        before = proposed_tokens(service)
+        answer(service, PROMPTS[13])
         time.sleep(4.0)
-        assert proposed_tokens(lookup) == before
-    wait_until(lambda: _proposes_again(lookup, before), 60.0)
-    targets = {process.pid for process in lookup.replicas("target")}
+        assert proposed_tokens(service) == before
+    wait_until(lambda: _proposes_again(service, before), 60.0)
+    targets = {process.pid for process in service.replicas("target")}
     assert targets
     assert targets <= pids
 
 
 def test_drafts_follow_the_controller_and_it_tells_why(
-    lookup: Service, capsys: pytest.CaptureFixture[str]
+    service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = yaml.safe_load(lookup.config_file.read_text())
-    original = lookup.config_file.read_text()
+    config = yaml.safe_load(service.config_file.read_text())
+    original = service.config_file.read_text()
     config["applications"][0]["deployments"][0]["user_config"] = {"num_replicas": {"draft": 3}}
     try:
-        reload(lookup, yaml.safe_dump(config))
-        wait_until(lambda: len(_reports(lookup, "draft")) == 3, 60.0, _known, lookup)
-        answer(lookup, PROMPTS[13])
-        assert main(["explain", lookup.url]) == 0
+        reload(service, yaml.safe_dump(config))
+        wait_until(lambda: len(_reports(service, "draft")) == 3, 60.0, _known, service)
+        answer(service, PROMPTS[13])
+        assert main(["explain", service.url]) == 0
         assert "chosen by hand" in capsys.readouterr().out
-        wait_until(lambda: _reports(lookup, "target")[0]["tokens_per_s"] > 0, 20.0, _known, lookup)
         wait_until(
-            lambda: _reports(lookup, "router")[0]["requests_per_s"] > 0, 20.0, _known, lookup
+            lambda: _reports(service, "target")[0]["tokens_per_s"] > 0, 20.0, _known, service
+        )
+        wait_until(
+            lambda: _reports(service, "router")[0]["requests_per_s"] > 0, 20.0, _known, service
         )
     finally:
-        reload(lookup, original)
-    wait_until(lambda: len(_reports(lookup, "draft")) == 2, 60.0, _known, lookup)
+        reload(service, original)
+    wait_until(lambda: len(_reports(service, "draft")) == 2, 60.0, _known, service)
 
 
 def _reports(service: Service, role: str) -> list[dict[str, Any]]:
@@ -422,10 +399,10 @@ def live(service: Service, **settings: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def speculating(lookup: Service) -> Iterator[Service]:
+def speculating(service: Service) -> Iterator[Service]:
     """Depths are fixed: on a slow machine ours may find that speculation does not pay just now."""
-    with live(lookup, depth_policy={"name": "fixed", "depth": 5}):
-        yield lookup
+    with live(service, depth_policy={"name": "fixed", "depth": 5}):
+        yield service
 
 
 def reload(service: Service, config: str) -> None:
