@@ -109,8 +109,9 @@ class Unreliable:
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
         sound = self._model.propose(session_ids)
-        faulty = self._saboteur.propose([p.session_id for p in sound])
-        return [self._random.choice(pair) for pair in zip(sound, faulty, strict=False)]
+        is_faulty = {p.session_id: self._random.random() < 0.5 for p in sound}
+        faulty = self._saboteur.propose([i for i in is_faulty if is_faulty[i]])
+        return [*faulty, *(p for p in sound if not is_faulty[p.session_id])]
 
     def work(self) -> bool:
         return self._model.work()

@@ -12,7 +12,7 @@ from pydantic import (
 
 from specray.config.base import MAX_FAN_OUT, MAX_SUPPORT, MAX_WAIT_MS, Settings
 
-_COPIED_FAN_OUT = 8  # no more has been measured on GPUs, and where outcomes copy their context
+_OTHERS_FAN_OUT = 8  # no more has been measured on GPUs, and where outcomes copy their context
 
 
 class PromptLookupConfig(Settings):
@@ -93,7 +93,7 @@ class ModelDraftConfig(Settings):
         "ends, per session on average; the likeliest of all sessions, as many as there is time "
         "for. Each takes KV memory out of `max_tokens`. 0 drafts only after commits. Left out: "
         f"{MAX_FAN_OUT} with device `cpu` (in float32), where outcomes of Llama-like drafts read "
-        f"their session's KV in place, else {_COPIED_FAN_OUT}: others take a copy of it for each, "
+        f"their session's KV in place, else {_OTHERS_FAN_OUT}: others take a copy of it for each, "
         "and on a GPU it has not been measured how many pay.",
     )
     max_sessions: PositiveInt = Field(
@@ -116,7 +116,7 @@ class ModelDraftConfig(Settings):
         if self.fan_out is not None:
             return self.fan_out
         reads_in_place = self.device == "cpu" and self.dtype in ("auto", "float32")
-        return MAX_FAN_OUT if reads_in_place else _COPIED_FAN_OUT
+        return MAX_FAN_OUT if reads_in_place else _OTHERS_FAN_OUT
 
 
 class NgramDraftConfig(Settings):

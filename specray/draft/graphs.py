@@ -139,7 +139,10 @@ class GraphedDecoder:
         self._num_met: Counter[_Shape] = Counter()  # without a recording, or since it was dropped
         self._can_record = True
         if is_gpu:
-            self._compile()
+            try:
+                self._compile()
+            except Exception as error:  # noqa: BLE001  # Triton's are of many kinds
+                self._give_up(error)
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> Decoded:
@@ -207,10 +210,12 @@ class GraphedDecoder:
                 shape: self._recordings.get(shape) or self._record(shape)
                 for shape in dict.fromkeys(shapes)
             }
-        except RuntimeError as error:
-            logger.warning("the draft runs without CUDA graphs, as one failed: %s", error)
-            self._can_record = False
-            self._recordings.clear()
+        except torch.OutOfMemoryError:  # now; these must pay anew
+            for shape in missing:
+                del self._num_met[shape]
+            return None
+        except Exception as error:  # noqa: BLE001  # CUDA's or Triton's, and all cost speed only
+            self._give_up(error)
             return None
         for shape, recording in needed.items():
             self._recordings.pop(shape, None)
@@ -219,6 +224,11 @@ class GraphedDecoder:
             dropped = next(iter(self._recordings))
             del self._recordings[dropped], self._num_met[dropped]
         return [needed[shape] for shape in shapes]
+
+    def _give_up(self, error: Exception) -> None:
+        logger.warning("the draft runs without CUDA graphs, as one failed: %r", error)
+        self._can_record = False
+        self._recordings.clear()
 
     def _record(self, shape: _Shape) -> _Recording:
         run, outputs = self._computation(shape)

@@ -61,7 +61,8 @@ class LlamaPass:
         self.max_positions: int = config.max_position_embeddings
         kv_heads, dim = config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
         self.layout = KvLayout(config.num_hidden_layers, kv_heads, dim)
-        is_fused = has_kernels(self.device)
+        num_heads: int = config.num_attention_heads
+        is_fused = has_kernels(self.device, self.dtype, num_heads, kv_heads, dim)
         self.attend: Attend | None = None  # to keys and values where they lie on a GPU
         self.copies_rows = not is_fused and (
             self.device.type != "cpu" or self.dtype != torch.float32

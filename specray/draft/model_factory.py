@@ -6,10 +6,11 @@ import torch
 
 from specray.config import ModelDraftConfig
 from specray.draft.fair_share import FairShare
+from specray.draft.graphs import make_decoder
 from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
 from specray.draft.proposer import Proposer
-from specray.draft.slowed import SlowedModel
+from specray.draft.slowed import SlowedDecoder, SlowedModel
 from specray.draft.slowness import Slowness
 from specray.draft.translation import TranslatedProposer, translate
 from specray.models.sources import resolve
@@ -44,9 +45,10 @@ def _proposer(
     slowness: Slowness | None,
 ) -> ModelProposer:
     model = load_language_model(resolve(config.model), config, allowed)
-    if slowness is not None:
-        model = SlowedModel(model, slowness)
     generator = torch.Generator(model.device)
     # Fresh entropy: replicas that drew alike would repeat each other's guesses.
     generator.seed()
-    return ModelProposer(model, config, generator, share=share)
+    decoder = make_decoder(model, config, generator)
+    if slowness is not None:
+        model, decoder = SlowedModel(model, slowness), SlowedDecoder(decoder, slowness)
+    return ModelProposer(model, config, generator, share=share, decoder=decoder)

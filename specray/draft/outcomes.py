@@ -35,7 +35,7 @@ class InFlight:
     """
 
     token_ids: tuple[int, ...]
-    candidates: TruncatedDistributions  # [tokens or one more, support]: what may stand where
+    candidates: TruncatedDistributions  # [at most one more, support]: what may stand where, so far
     was_ahead: bool  # whether it was sent before the commit that it extends was known
 
     @property

@@ -6,8 +6,24 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
+from specray.draft.decoding import Batch, Decoded, Decoder
 from specray.draft.language_model import LanguageModel
 from specray.draft.slowness import Slowness
+
+
+class SlowedDecoder:
+    """A `Decoder` whose passes last at least as long as asked, together; the rest of it sleeps."""
+
+    def __init__(self, decoder: Decoder, slowness: Slowness) -> None:
+        self._decoder = decoder
+        self._slowness = slowness
+
+    def decode(self, batch: Batch) -> Decoded:
+        """The decoder's own, not before its time."""
+        due_s = time.monotonic() + batch.depths[0] * self._slowness.pass_ms / 1e3
+        decoded = self._decoder.decode(batch)
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        return decoded
 
 
 class SlowedModel:

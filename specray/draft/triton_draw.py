@@ -23,7 +23,7 @@ def draw(
     columns = max(_COLUMNS, triton.next_power_of_2(triton.cdiv(num_columns, _MOST_BLOCKS)))
     num_blocks = triton.cdiv(num_columns, columns)
     support = min(support, num_columns)
-    kept = triton.next_power_of_2(support)
+    kept = max(2, triton.next_power_of_2(support))  # Triton finds no single largest
     keys = torch.empty((num_rows, num_blocks, kept), dtype=torch.long, device=logits.device)
     masses = logits.new_empty((num_rows, num_blocks, 2), dtype=torch.float32)
     _likeliest[(num_rows, num_blocks)](
@@ -65,6 +65,7 @@ def _likeliest(logits, temperatures, keys, masses, size, COLUMNS: tl.constexpr, 
     logit = tl.load(logits + row * size + column, inside, other=float("-inf")).to(tl.float32)
     top = tl.max(logit, 0)
     total = tl.sum(tl.exp((logit - top) / temperature), 0)
+    total = tl.where(top == float("-inf"), 0.0, total)  # of tokens that are ruled out, all of them
     place = row * tl.num_programs(1) + block
     tl.store(masses + place * 2, top / temperature)
     tl.store(masses + place * 2 + 1, total)
@@ -124,7 +125,7 @@ def _draw(
     probability = probability / tl.sum(probability, 0)
 
     drawn = tl.argmax(probability / tl.load(race + row * KEPT + rank), 0)
-    drawn = tl.where(given > 0, drawn, 0)
+    drawn = tl.where(given > 0, tl.minimum(drawn, SUPPORT - 1), 0)  # also where all is NaN
     if HAS_NAMES:
         column = tl.load(names + column, column < size, other=0).to(tl.int32)
     target = out + row * (1 + 2 * SUPPORT if HAS_DISTRIBUTIONS else 1)

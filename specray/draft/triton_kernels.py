@@ -9,12 +9,39 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+from specray.draft.addressed_cache import ENTRY
+
 _SHORT_TILE, _LONG_TILE = 16, 64  # queries, times the heads that share a key head, of a program
 _COLUMNS, _COLUMN_BYTES = 64, 16384  # that it reads at once, at most, of keys and of values
 _PROGRAMS = 256  # two for each processor of a large GPU: few rows' columns are shared out
 _MOST_SPLITS = 16
 _GATED = 1024  # numbers of a program
 _LOWEST = tl.constexpr(-1e30)  # of scores: finite, as -inf less itself is NaN
+
+
+def prepare(
+    device: torch.device, dtype: torch.dtype, num_heads: int, kv_heads: int, dim: int
+) -> None:
+    """Compiles what attends, for short and long passes of few and of many rows.
+
+    Args:
+        device: a GPU.
+        dtype: of keys and values.
+        num_heads: attention heads.
+        kv_heads: of keys and values.
+        dim: of a head.
+
+    Raises:
+        Exception: Triton's own, of many kinds: no C compiler, too little of the GPU's memory, ...
+    """
+    num_long = 2 * _SHORT_TILE * kv_heads // num_heads + 1
+    for num_rows, num_new in ((1, 1), (_PROGRAMS, 1), (1, num_long)):
+        qkv = torch.zeros((num_new, num_heads + 2 * kv_heads, dim), dtype=dtype, device=device)
+        positions = torch.arange(num_new, device=device)
+        spans = torch.zeros((num_rows, 2), dtype=torch.long, device=device)
+        spans[0, 1] = num_new  # of a row that stops before it begins, so that nothing is written
+        table = torch.zeros((num_rows, ENTRY), dtype=torch.long, device=device)
+        attend(qkv, positions, spans, table, 0, kv_heads, num_new)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -309,18 +309,52 @@ def test_what_is_long_or_scored_in_several_places_is_left_to_the_plain_decoder()
     assert recorder.num_recordings == 0
 
 
-def test_a_recording_that_can_not_begin_costs_speed_only(
-    caplog: pytest.LogCaptureFixture,
+class TritonError(Exception):
+    """As Triton's own, which are of no kind that Python has."""
+
+
+@pytest.mark.parametrize("num_good", [0, 1])
+@pytest.mark.parametrize("error", [RuntimeError("not permitted"), TritonError("not permitted")])
+def test_a_recording_that_fails_costs_speed_only(
+    caplog: pytest.LogCaptureFixture, error: Exception, num_good: int
 ) -> None:
-    def fail(_: Callable[[], None]) -> Replay:
-        raise RuntimeError("operation not permitted when stream is capturing")
+    """Before it has run or after it, and where others have been recorded."""
+    recorder = Recorder()
+
+    def fail(run: Callable[[], None]) -> Replay:
+        if recorder.num_recordings < num_good:
+            return recorder.record(run)
+        run()
+        raise error
 
     graphed, plain = graphed_decoder(record=fail), plain_decoder()
     with caplog.at_level(logging.WARNING):
         for _ in range(RECORD_AT + 2):
-            assert_same(graphed, plain, [Row(5), Row(9)])
+            assert_same(graphed, plain, [Row(5, 2), Row(9)])
     (record,) = caplog.records
-    assert "not permitted when stream is capturing" in record.message
+    assert "not permitted" in record.message
+    assert recorder.num_replays == 0
+
+
+def test_memory_that_is_short_for_once_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder, is_short = Recorder(), True
+
+    def record(run: Callable[[], None]) -> Replay:
+        if is_short:
+            raise torch.OutOfMemoryError
+        return recorder.record(run)
+
+    graphed, plain = graphed_decoder(record=record), plain_decoder()
+    for _ in range(RECORD_AT):
+        assert_same(graphed, plain, [Row(5), Row(9)])
+    is_short = False
+    for _ in range(RECORD_AT):
+        assert recorder.num_replays == 0  # it must pay anew
+        assert_same(graphed, plain, [Row(5), Row(9)])
+    assert recorder.num_replays > 0
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -1,12 +1,14 @@
 import time
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from specray.draft.attention import NewTokens
+from specray.draft.decoding import Batch, Decoded
 from specray.draft.language_model import LanguageModel
-from specray.draft.slowed import SlowedModel
+from specray.draft.slowed import SlowedDecoder, SlowedModel
 from specray.draft.slowness import Slowness
 
 
@@ -45,6 +47,21 @@ def test_a_pass_takes_its_time_and_says_the_same() -> None:
     slowness.pass_ms = 60.0
     assert duration_s(lambda: model.next_logits(new, cache)) >= 0.06
     assert model.next_logits(new, cache).tolist() == [[1.0, 2.0]]
+
+
+class FakeDecoder:
+    """A decoder whose passes take no time."""
+
+    def decode(self, batch: Batch) -> Decoded:
+        return cast("Decoded", ("decoded", batch))
+
+
+def test_all_passes_of_a_proposal_take_their_time() -> None:
+    batch = Batch([], [], [], (3, 1), shows_distributions=False)
+    decoder = SlowedDecoder(FakeDecoder(), Slowness(pass_ms=15.0))
+
+    assert duration_s(lambda: decoder.decode(batch)) >= 0.045
+    assert decoder.decode(batch) == ("decoded", batch)
 
 
 def test_it_is_what_the_model_is() -> None:

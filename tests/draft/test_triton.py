@@ -115,7 +115,9 @@ def test_a_row_beyond_its_stop_writes_nothing() -> None:
     assert row.states[:, :, 9:].isnan().all()
 
 
-@pytest.mark.parametrize(("num_columns", "support"), [(50, 8), (50, 64), (3000, 32), (2500, 12)])
+@pytest.mark.parametrize(
+    ("num_columns", "support"), [(50, 8), (50, 64), (50, 1), (3000, 32), (2500, 12)]
+)
 @pytest.mark.parametrize("is_named", [False, True])
 def test_draws(num_columns: int, support: int, *, is_named: bool) -> None:
     rows = [
@@ -147,6 +149,20 @@ def test_draws(num_columns: int, support: int, *, is_named: bool) -> None:
         if support in (8, 32):  # of others the two draw random numbers of other shapes
             assert ours.token_ids.tolist() == theirs.token_ids.tolist()
         assert ours.token_ids[0] == theirs.token_ids[0]
+
+
+def test_tokens_that_are_ruled_out_say_nothing_of_others() -> None:
+    logits = torch.full((1, 3000), float("-inf"), device=DEVICE)
+    logits[:, 1500:1503] = torch.tensor([1.0, 3.0, 2.0])  # all there is in the other blocks is none
+    sampling = BatchSampling.of([SamplingSettings(1.0)], logits.device)
+    drawn = unpacked([triton_draw.draw(logits, sampling, 8, torch.Generator(DEVICE), None)])
+    assert drawn.supports[0, 0, :3].tolist() == [1501, 1502, 1500]
+    assert drawn.probabilities[0, 0].sum() == pytest.approx(1.0)
+
+
+def test_kernels_are_compiled_where_no_row_is_read_or_written() -> None:
+    for heads in ((6, 2, 24), (4, 4, 64)):
+        triton_kernels.prepare(torch.device(DEVICE), torch.float32, *heads)
 
 
 def test_draws_take_the_first_of_the_likeliest() -> None:

@@ -20,6 +20,7 @@ from tests.serve.service import MODEL, Service, local_config, running
 from tests.serve.test_service import (
     accepted_tokens,
     assert_a_disconnect_closes_the_session,
+    proposals,
     proposed_tokens,
     wait_until,
 )
@@ -71,6 +72,8 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: Plai
 
     wait_until(lambda: proposed_tokens(service) > proposed, 20.0)
     wait_until(lambda: accepted_tokens(service) > accepted, 10.0)
+    for outcome in ("stale", "invalid"):
+        assert proposals(service, outcome) > 0
 
 
 def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> None:
@@ -78,7 +81,7 @@ def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> N
     busy = [*service.replicas("router"), *processes_named(service, "ProxyActor")]
     before = cpu_s(busy)
     target_before = cpu_s(service.replicas("target"))
-    answers(service, PROMPTS[:8], depth=0, at_once=8)  # proposals do pass the router
+    answers(service, PROMPTS[:8], depth=0, at_once=8)  # without proposals
 
     assert len(busy) == 2
     assert cpu_s(busy) - before < cpu_s(service.replicas("target")) - target_before
@@ -171,7 +174,7 @@ def test_the_page_answers(root: str) -> None:
     answer = httpx.post(f"{root}/ui/answer", json=question, timeout=60.0)
 
     kinds = [json.loads(line[6:])["kind"] for line in answer.text.splitlines() if line]
-    assert {"tokens", "accepted"} <= set(kinds)
+    assert "tokens" in kinds  # and none that are known as accepted, which only a relay hears of
     assert kinds[-1] == "end"
 
 

@@ -443,6 +443,11 @@ def accepted_tokens(service: Service) -> float:
     return sum(_values(service, "ray_specray_accepted_tokens_total{", ""))
 
 
+def proposals(service: Service, outcome: str) -> float:
+    """As many as were `used`, `late`, `stale`, `invalid` or `missed`."""
+    return sum(_values(service, "ray_specray_proposals_total{", f'outcome="{outcome}"'))
+
+
 def proposed_tokens(service: Service) -> float:
     return sum(_values(service, "ray_specray_proposed_tokens_total{", ""))
 

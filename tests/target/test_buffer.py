@@ -492,7 +492,8 @@ def test_the_rest_of_a_proposal_whose_beginning_was_verified_is_kept(
 ) -> None:
     """The target took two of its tokens, accepted them, and chose the third itself."""
     q = rows([[1, 4], [2, 4], [3, 4], [5, 4]], [[0.5, 0.5]] * 4)
-    buffer.offer(proposal(token_ids=(1, 2, 3, 5), distributions=q), ROUTER)
+    confidences = (0.9, 0.8, 0.7, 0.6)
+    buffer.offer(proposal(token_ids=(1, 2, 3, 5), distributions=q, confidences=confidences), ROUTER)
     buffer.take(1)
     buffer.advance(1, 13, 3, (1, 2, 3))
 
@@ -501,6 +502,7 @@ def test_the_rest_of_a_proposal_whose_beginning_was_verified_is_kept(
     assert arrival.proposal.token_ids == (5,)
     assert arrival.proposal.distributions is not None
     assert arrival.proposal.distributions.token_ids.tolist() == [[5, 4]]
+    assert arrival.proposal.confidences == (0.6,)
 
 
 def test_what_was_verified_and_rejected_leaves_nothing(buffer: ProposalBuffer) -> None:
