@@ -85,7 +85,7 @@ class Saboteur:
 
 
 class Unreliable:
-    """A model's draft, half of whose proposals are a saboteur's; what it sends ahead is sound."""
+    """A model's draft, a quarter of whose proposals are a saboteur's, but of none sent ahead."""
 
     def __init__(self, **model: Any) -> None:
         """Takes the fields of `draft.model`."""
@@ -109,7 +109,7 @@ class Unreliable:
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
         sound = self._model.propose(session_ids)
-        is_faulty = {p.session_id: self._random.random() < 0.5 for p in sound}
+        is_faulty = {p.session_id: self._random.random() < 0.25 for p in sound}
         faulty = self._saboteur.propose([i for i in is_faulty if is_faulty[i]])
         return [*faulty, *(p for p in sound if not is_faulty[p.session_id])]
 

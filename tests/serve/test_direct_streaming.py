@@ -41,7 +41,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     # However slow the machine, the model's proposals shall be seen.
     settings = {
-        "max_wait_ms": 200,
+        "max_wait_ms": 100,
         "stop_gap": False,
         "depth_policy": {"name": "fixed", "depth": 3},
         "data_path": "direct",
