@@ -85,7 +85,7 @@ class Saboteur:
 
 
 class Unreliable:
-    """A model's draft, a quarter of whose proposals are a saboteur's, but of none sent ahead."""
+    """A model's draft. A quarter of its answers are a saboteur's; what it sends ahead is sound."""
 
     def __init__(self, **model: Any) -> None:
         """Takes the fields of `draft.model`."""
