@@ -81,7 +81,10 @@ class Service:
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """The processes of a deployment's replicas."""
-        title = f"ServeReplica:specray:{deployment}"
+        return self.named(f"ServeReplica:specray:{deployment}")
+
+    def named(self, title: str) -> list[psutil.Process]:
+        """The processes in whose command line this stands."""
         return [p for p in self.processes() if any(title in part for part in p.cmdline())]
 
     def stop(

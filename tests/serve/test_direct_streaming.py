@@ -24,7 +24,7 @@ from tests.serve.test_service import (
     proposed_tokens,
     wait_until,
 )
-from tests.serve.watching import ask, lines_of, spans_of
+from tests.serve.watching import SPANS, ask, lines_of, spans_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1200)]
 
@@ -78,7 +78,7 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: Plai
 
 def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> None:
     """Serve's own proxy is there as a fallback; the router's answers are few."""
-    busy = [*service.replicas("router"), *processes_named(service, "ProxyActor")]
+    busy = [*service.replicas("router"), *service.named("ProxyActor")]
     before = cpu_s(busy)
     target_before = cpu_s(service.replicas("target"))
     answers(service, PROMPTS[:8], depth=0, at_once=8)  # without proposals
@@ -188,12 +188,13 @@ def test_logs_and_spans_of_a_request_join_up(service: Service) -> None:
 
     wait_until(partial(lines_of, service, "engine_specray_target", "direct-1"), 20.0)
     traces = service.config_file.parent / "traces"
-    wait_until(lambda: len(spans_of(traces, trace_id)) == 5, 20.0)
+    wait_until(lambda: {span["name"] for span in spans_of(traces, trace_id)} == SPANS, 20.0)
     spans = spans_of(traces, trace_id)
-    request = spans["specray.request"]
+    (request,) = (span for span in spans if span["name"] == "specray.request")
+    (target,) = (span for span in spans if span["name"] == "specray.target")
     assert request["parent_id"] == f"0x{parent_id}"
     assert request["attributes"]["specray.request_id"] == "direct-1"
-    assert spans["specray.target"]["parent_id"] == request["context"]["span_id"]
+    assert target["parent_id"] == request["context"]["span_id"]
 
 
 def test_a_router_that_dies_costs_speed_only(service: Service) -> None:
@@ -211,10 +212,6 @@ def test_a_router_that_dies_costs_speed_only(service: Service) -> None:
         if service.replicas("router") and proposed_tokens(service) > proposed:
             return
     raise AssertionError("no proposals after the router's replacement")
-
-
-def processes_named(service: Service, name: str) -> list[Any]:
-    return [p for p in service.processes() if any(name in part for part in p.cmdline())]
 
 
 def cpu_s(processes: list[Any]) -> float:
