@@ -17,7 +17,7 @@ from ray import serve
 from ray.serve._private import api as serve_api
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.haproxy import get_haproxy_binary
-from ray.serve.schema import ApplicationStatus, ServeDeploySchema
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, ServeDeploySchema
 
 from specray.errors import InvalidConfigError, StartupError
 from specray.serve.pools import Pool
@@ -28,6 +28,7 @@ from specray.serve.settings import AppArgs, places_of_targets
 _POLL_S = 1.0
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _LOOPBACK = "127.0.0.1"
+Applications = dict[str, ApplicationStatusOverview]
 _EXIT_S = 10.0
 
 SWITCHES = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING")
@@ -190,24 +191,24 @@ class LocalCluster:
             StartupError: Ray itself has gone.
         """
         try:
-            states = _states()
+            apps = serve.status().applications
         except ray.exceptions.RayError as error:
             raise StartupError(f"Ray has gone: {error}") from error
-        if self._progress.is_bad or any(s != ApplicationStatus.RUNNING for s, _ in states.values()):
-            self._progress.report(states)
+        if self._progress.is_bad or not _all_run(apps):
+            self._progress.report(apps)
 
     def _are_running(self) -> bool:
-        states = _states()
-        self._progress.report(states)
-        for name, (state, message) in states.items():
-            if state in _FAILED:
+        apps = serve.status().applications
+        self._progress.report(apps)
+        for name, app in apps.items():
+            if app.status in _FAILED:
                 cause = root_cause(self.log_folder.parent)
                 raise StartupError(
-                    f"application {name} failed to start:\n{message}\n"
+                    f"application {name} failed to start:\n{_fault(app)}\n"
                     + (f"the latest fault of an engine: {cause}\n" if cause else "")
                     + f"the logs are in {self.log_folder}"
                 )
-        return bool(states) and all(s == ApplicationStatus.RUNNING for s, _ in states.values())
+        return bool(apps) and _all_run(apps)
 
 
 def check_haproxy() -> None:
@@ -260,15 +261,15 @@ class _Progress:
         self.last = ""
         self.is_bad = False  # whether the last was of something that does not run
 
-    def report(self, states: dict[str, tuple[ApplicationStatus, str]]) -> None:
+    def report(self, apps: Applications) -> None:
         waiting = sorted(
             f"{name} {deployment.status.value.lower()}"
-            for app in serve.status().applications.values()
+            for app in apps.values()
             for name, deployment in app.deployments.items()
             if deployment.status.value != "HEALTHY"
         )
         text = ", ".join(waiting) or ", ".join(
-            f"{n} {s.value.lower()}" for n, (s, _) in states.items()
+            f"{name} {app.status.value.lower()}" for name, app in apps.items()
         )
         self.is_bad = bool(waiting)
         if text != self.last:
@@ -276,17 +277,18 @@ class _Progress:
             self.last = text
 
 
-def _states() -> dict[str, tuple[ApplicationStatus, str]]:
-    """State and message of each application, with its faulty deployments' messages."""
-    states = {}
-    for name, app in serve.status().applications.items():
-        faults = [
-            f"{deployment}: {overview.message}"
-            for deployment, overview in app.deployments.items()
-            if overview.message and overview.status.value != "HEALTHY"
-        ]
-        states[name] = (app.status, "\n".join([app.message, *faults]).strip())
-    return states
+def _all_run(apps: Applications) -> bool:
+    return all(app.status == ApplicationStatus.RUNNING for app in apps.values())
+
+
+def _fault(app: ApplicationStatusOverview) -> str:
+    """An application's message, and those of its deployments that are not well."""
+    faults = [
+        f"{name}: {deployment.message}"
+        for name, deployment in app.deployments.items()
+        if deployment.message and deployment.status.value != "HEALTHY"
+    ]
+    return "\n".join([app.message, *faults]).strip()
 
 
 def _is_healthy(url: str) -> bool:
