@@ -188,7 +188,8 @@ class DraftConfig(Settings):
     weights: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict,
         description="Share of a draft's time, places and memory by tenant, where several want it; "
-        "1 for those that are not named. `router.tenant_header` says who they are.",
+        "1 for those that are not named. `router.tenant_header` says who they are: by default a "
+        "hash of the bearer token.",
     )
     cpus: tuple[NonNegativeInt, ...] = Field(
         (), description="Cores this draft is pinned to; empty leaves it to the kernel."

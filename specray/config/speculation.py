@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, TypeAdapter, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from specray.config.base import MAX_DEPTH, MAX_WAIT_MS, Settings
 from specray.types import DataPath, DepthRule, GoodputRule, SpeculationPolicy
@@ -102,7 +109,8 @@ class SpeculationConfig(Settings):
     )
     listen_host: str = Field(
         "auto",
-        description="Address on which replicas accept streams; `auto` is their node's address.",
+        description="Address on which replicas accept streams, and by which others reach them; "
+        "`auto` is their node's.",
     )
     trust_draft_distributions: bool = Field(
         True,
@@ -122,6 +130,16 @@ class SpeculationConfig(Settings):
     objective: Annotated[ObjectiveConfig, BeforeValidator(_goal, json_schema_input_type=Any)] = (
         Field(ObjectiveConfig(), description="What pools are sized for; a goal alone will do.")
     )
+
+    @field_validator("listen_host")
+    @classmethod
+    def _check_listen_host(cls, value: str) -> str:
+        if value in ("", "0.0.0.0", "::", "[::]", "*"):
+            raise ValueError(
+                "must be an address by which others reach a replica, which all of them are not; "
+                "leave it at `auto`"
+            )
+        return value
 
     @property
     def policy(self) -> SpeculationPolicy:

@@ -111,6 +111,7 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     """The same depth for all, as far as their chains and the batch's budgets go."""
+    depth = min(depth, int(chains.max_depths.max(initial=0)))
     depths = np.minimum(chains.max_depths, depth)
     while depths.sum() > batch.max_drafts:
         depth -= 1

@@ -145,6 +145,7 @@ class DraftAhead:
                     flight.token_ids, commit.token_ids, was_ahead=flight.was_ahead
                 )
             chosen = followed.branches.pop((num_accepted, added), None)
+            self._release(followed)  # before anybody else has to make room
             if commit.depth > 0:
                 if chosen is not None and chosen.token_ids:
                     self._promote(chosen, reserve)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.kv_pool import KvLayout
 from specray.errors import InvalidConfigError
+from specray.models.llama_like import has_full_attention
 
 
 class CausalLm:
@@ -96,9 +96,3 @@ class CausalLm:
             )
         _, num_heads, _, head_dim = shapes.pop()
         return KvLayout(len(cache.layers), num_heads, head_dim)
-
-
-def has_full_attention(model: PreTrainedModel) -> bool:
-    """Whether every layer attends to all tokens: no sliding window, no linear attention."""
-    layers = DynamicCache(config=model.config).layers
-    return all(type(layer) is DynamicLayer for layer in layers)

@@ -76,6 +76,7 @@ class DraftEngine:
             cost: what is known of the proposer's batches.
         """
         self.stats = EngineStats()
+        self.turn_began_s: float | None = None  # None between turns
         self._journal = journal
         self._timeline = timeline
         self._proposer = proposer
@@ -99,8 +100,9 @@ class DraftEngine:
             deliveries = self._inbox.take(is_waiting=is_idle)
             if deliveries is None:
                 return
-            started_s = time.monotonic()
+            self.turn_began_s = started_s = time.monotonic()
             self._turn(deliveries)
+            self.turn_began_s = None
             self.stats.busy_s += time.monotonic() - started_s
 
     def _turn(self, deliveries: Sequence[Delivery]) -> None:

@@ -5,8 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specray.models.memory import is_shortage
+
 BLOCK_TOKENS = 16
-_GROWTH = 1.25  # a session that grows is given this much, so that it is seldom copied
+GROWTH = 1.25  # a session that grows is given this much, so that it is seldom copied
 
 
 class KvLayout(NamedTuple):
@@ -46,16 +48,16 @@ class KvPool:
             num_tokens: what must fit.
 
         Returns:
-            The session's memory with what it held, or None if the budget does not allow it.
+            The session's memory with what it held, or None if the budget does not allow it, or the
+            device has less: until it is copied, what the session held is there twice.
         """
         held = states.shape[2]
         if num_tokens <= held:
             return states
-        roomy = _in_blocks(int(num_tokens * _GROWTH)) if held else 0
+        roomy = _in_blocks(int(num_tokens * GROWTH)) if held else 0
         for wanted in (roomy, _in_blocks(num_tokens)):
-            if 0 < wanted - held <= self._num_free:
+            if 0 < wanted - held <= self._num_free and (grown := self._try(wanted)) is not None:
                 self._num_free -= wanted - held
-                grown = self._allocate(wanted)
                 grown[:, :, :held] = states
                 return grown
         return None
@@ -67,6 +69,14 @@ class KvPool:
     def release(self, states: Tensor) -> None:
         """Takes a session's memory back."""
         self._num_free += states.shape[2]
+
+    def _try(self, num_tokens: int) -> Tensor | None:
+        try:
+            return self._allocate(num_tokens)
+        except (RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            return None
 
     def _allocate(self, num_tokens: int) -> Tensor:
         num_layers, num_heads, head_dim = self._layout

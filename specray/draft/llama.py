@@ -6,18 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
-from transformers import (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedModel
 
 from specray.draft.addressed_cache import AddressedCache, Attend
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
-from specray.draft.causal_lm import has_full_attention
 from specray.draft.gpu import has_kernels
 from specray.draft.in_place_cache import InPlaceCache
 from specray.draft.int8 import Int8Linear
@@ -33,9 +26,6 @@ from specray.draft.llama_layer import (
     Weights,
 )
 
-_ARCHITECTURES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-_ROTATIONS = ("default", "linear", "llama3")  # of those that exist, these don't depend on length
-
 
 class LlamaPass:
     """Llama, Mistral, Qwen2 or Qwen3 with full attention, taken out of a transformers model."""
@@ -50,7 +40,7 @@ class LlamaPass:
         """Takes the model apart, layer by layer, so that no more than one is held twice.
 
         Args:
-            model: one that `fits`; it can't be used any more.
+            model: one that is Llama-like (`specray.models.llama_like`); it can't be used any more.
             head_token_ids: the tokens that its head is for, if it has been trimmed.
             is_int8: whether to round its weights to int8; on a CPU and with float32 only.
         """
@@ -81,16 +71,6 @@ class LlamaPass:
             self.attend, make_layer = attend, TritonLayer
             self._norm = TritonNorm(Norm.of(model.model.norm))
         self._layers = [make_layer(_take_layer(model, i)) for i in range(self.layout.num_layers)]
-
-    @staticmethod
-    def fits(model: PreTrainedModel) -> bool:
-        """Whether this pass computes what the model does."""
-        return (
-            type(model) in _ARCHITECTURES
-            and model.config.hidden_act == "silu"
-            and model.config.rope_parameters["rope_type"] in _ROTATIONS
-            and has_full_attention(model)
-        )
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
         """The keys and values of a batch, for the passes of one proposal."""

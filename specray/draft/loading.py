@@ -13,6 +13,7 @@ from specray.draft.llama import LlamaPass
 from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
 from specray.models import cuda
+from specray.models.llama_like import is_llama_like
 from specray.models.unreadable import UNREADABLE
 
 
@@ -61,7 +62,7 @@ def _restricted(
 def _finish(
     model: PreTrainedModel, head_token_ids: torch.Tensor | None, *, is_int8: bool
 ) -> LanguageModel:
-    if LlamaPass.fits(model):
+    if is_llama_like(model):
         return LlamaPass(model, head_token_ids, is_int8=is_int8)
     if is_int8:
         int8.quantize(model)

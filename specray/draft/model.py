@@ -73,7 +73,9 @@ class ModelProposer:
         self._max_length = min(model.max_positions, self._pool.capacity)
         self._rollout = Rollout(decoder, shows_candidates=self._ahead.is_on)
         self._outcomes: list[Proposal] = []  # drafted ahead, to be sent
-        self._behind: dict[int, ModelSession] = {}  # left to `work`, first come first served
+        # Left to `work`, first come first served. Not the sessions: one that is evicted is to free
+        # its memory at once.
+        self._behind: dict[int, None] = {}
 
     def open(self, session: OpenSession) -> None:
         """Begins the prefill; raises SessionRejectedError when its tokens are impossible."""
@@ -106,6 +108,7 @@ class ModelProposer:
     def close(self, session_id: int) -> None:
         """Gives the session's memory back."""
         self._store.remove(session_id)
+        self._behind.pop(session_id, None)
 
     def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
         """Drafts for all sessions at once, as deep as the deepest of them asks.
@@ -154,11 +157,11 @@ class ModelProposer:
 
         Returns whether there is more.
         """
-        for session_id, session in list(self._behind.items()):
-            if self._store.get(session_id) is session:
+        for session_id in list(self._behind):
+            if (session := self._store.get(session_id)) is not None:
                 self._catch_up(session)
                 return True
-            del self._behind[session_id]
+            del self._behind[session_id]  # it was evicted
         outcomes = self._ahead.run_pass()
         self._outcomes += outcomes or ()
         return outcomes is not None
@@ -212,7 +215,7 @@ class ModelProposer:
         """
         is_behind = session.num_uncached > _CATCH_UP_TOKENS and len(session) <= self._max_length
         if is_behind and self._store.reserve(session, len(session), {session.session_id}):
-            self._behind[session.session_id] = session
+            self._behind[session.session_id] = None
 
     def _catch_up(self, session: ModelSession) -> None:
         """Caches the session's next tokens, and leaves the rest to `work` if they are many."""
@@ -228,7 +231,7 @@ class ModelProposer:
         cache.store()
         session.set_cached(stop)
         if session.num_uncached > _CATCH_UP_TOKENS and stop < room:
-            self._behind[session.session_id] = session
+            self._behind[session.session_id] = None
         else:
             self._behind.pop(session.session_id, None)
 

@@ -13,6 +13,8 @@ from specray.observability.journal import Journal
 from specray.types import Commit, OpenSession, SamplingSettings, SessionFrame
 from specray.wire.timeline import OFF, Timeline
 
+LONGEST_TURN_S = 60.0
+"""Of the engine; one takes a pass or a few. Beyond that its device, or a custom proposer, hangs."""
 _WARM_UP_SESSION = 0  # the engine's ids start at 1
 _WARM_UP_PASSES = 4  # of drafting ahead
 _WARM_UP_TOKENS = tuple(range(16))  # nothing to copy, so that a hybrid asks its model
@@ -69,13 +71,16 @@ class DraftService:
         """Returns while the engine runs.
 
         Raises:
-            StartupError: It has not been started, or has died; the replica must be replaced.
+            StartupError: It has not been started, has died or hangs; the replica must be replaced.
         """
         if self._running is None:
             raise StartupError("the draft's engine has not been started")
         if self._running.done():
             error = self._running.exception()
             raise StartupError(f"the draft's engine has ended: {error!r}") from error
+        began_s = self._engine.turn_began_s
+        if began_s is not None and time.monotonic() - began_s > LONGEST_TURN_S:
+            raise StartupError(f"the draft's engine has hung for more than {LONGEST_TURN_S:g} s")
 
     def limit_fan_out(self, most: int) -> None:
         """Prepares for at most so many outcomes per session, if it does so at all."""

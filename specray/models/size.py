@@ -10,6 +10,7 @@ from specray.models.experts import Experts, find_experts, is_of_expert, read_lar
 from specray.models.heads import Heads, heads_of
 from specray.models.known import KNOWN
 from specray.models.kv_cache import KvLayers, attention_width, read_kv_layers
+from specray.models.llama_like import is_llama_like
 from specray.models.quantization import Quantization, read_quantization
 from specray.models.sources import BUNDLED_PREFIX, find_local
 from specray.models.unreadable import UNREADABLE
@@ -43,6 +44,7 @@ class ModelSize:
     quantized_dtype: str | None = None  # of products with quantised weights; None: they are widened
     quantization: str | None = None  # its method, as the checkpoint or vLLM's option names it
     experts: Experts | None = None  # a mixture's; among the parameters above
+    is_llama_like: bool = False  # so that a draft reads its keys and values where they lie
 
     @property
     def num_active_parameters(self) -> int:
@@ -170,6 +172,7 @@ def _measure(model: Any, text: Any, source: str, scheme: Quantization | None) ->
         max_positions=max_positions,
         quantized_dtype=scheme.compute_dtype if scheme else None,
         experts=experts,
+        is_llama_like=is_llama_like(model),
     )
 
 

@@ -5,6 +5,10 @@ tokens it shows: for any score f fixed before the draw, f(token) - E_q[f] has me
 past, so betting on its sign can't make money. A source whose wealth grows is caught. By Ville's
 inequality an honest source is ever caught with probability at most 1 / threshold, however long
 it is watched (Shafer & Vovk, "Game-Theoretic Foundations for Probability and Finance").
+
+Bets on an honest source lose, so that one which begins to lie after millions of honest tokens would
+have to win all of that back. Therefore the bets are also begun anew, every few thousand and every
+few hundred thousand tokens, and the bound on false alarms is divided among all beginnings.
 """
 
 import math
@@ -17,6 +21,7 @@ from specray.types import TruncatedDistributions
 
 _BETS = np.array([-0.9, -0.4, -0.1, 0.1, 0.4, 0.9])
 _NUM_SECRET_SCORES = 4
+_EPOCHS = np.array([2**12, 2**18, np.inf])  # tokens after which wealth begins anew
 
 
 class SecretScores:
@@ -43,7 +48,10 @@ class DistributionAudit:
 
     def __init__(self, scores: SecretScores, max_false_alarm: float = 1e-6) -> None:
         self._scores = scores
-        self._log_wealth = np.zeros((len(_BETS), _NUM_SECRET_SCORES + 1))  # [bets, scores + 1]
+        # [epochs, bets, scores + 1]
+        self._log_wealth = np.zeros((len(_EPOCHS), len(_BETS), _NUM_SECRET_SCORES + 1))
+        self._num_tokens = np.zeros(len(_EPOCHS))  # since each began
+        self._num_begun = np.ones(len(_EPOCHS))
         self._log_threshold = -math.log(max_false_alarm)
         self._is_caught = False
 
@@ -54,9 +62,15 @@ class DistributionAudit:
 
     @property
     def log_wealth(self) -> float:
-        """Logarithm of the evidence against the source; below 0 there is none."""
-        peak = float(self._log_wealth.max())
-        return peak + math.log(float(np.exp(self._log_wealth - peak).mean()))
+        """Logarithm of the evidence against the source; below 0 there is none.
+
+        The k-th of the beginnings of each length counts for 6 / (pi k)^2 of its share, which add up
+        to 1.
+        """
+        peaks = self._log_wealth.max(axis=(1, 2))
+        means = np.exp(self._log_wealth - peaks[:, None, None]).mean(axis=(1, 2))
+        shares = 6 / (math.pi * self._num_begun) ** 2 / len(_EPOCHS)
+        return float((peaks + np.log(means) + np.log(shares)).max())
 
     def observe(
         self,
@@ -87,3 +101,7 @@ class DistributionAudit:
         surprise[-1] = of_token - (q * q).sum(axis=1)
         self._log_wealth += np.log1p(_BETS[:, None, None] * surprise).sum(axis=2)
         self._is_caught = self.log_wealth >= self._log_threshold
+        self._num_tokens += len(token_ids)
+        is_over = self._num_tokens >= _EPOCHS
+        self._log_wealth[is_over] = self._num_tokens[is_over] = 0.0
+        self._num_begun += is_over

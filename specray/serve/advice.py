@@ -12,6 +12,7 @@ from specray.serve.gpus import memory_of
 from specray.serve.memory import DraftMemory, TargetMemory
 from specray.serve.pools import Pool
 from specray.serve.settings import AppArgs
+from specray.serve.tenants import is_hashed, looks_hashed
 
 _GIB = 1 << 30
 _LARGEST_DRAFT = 0.2  # of the target's parameters; the literature's pairs are at 1 to 5 %
@@ -81,10 +82,22 @@ def _about_speculation(
             f"deployments.controller.user_config.max_depth: {wanted} is more than "
             f"speculation.max_depth {depth}, which holds for the life of the target"
         )
-    if args.speculation.listen_host in _LOOPBACK and not is_on_one_node:
+    host = args.speculation.listen_host
+    if host != "auto" and not is_on_one_node:
+        why = "can't be reached from other nodes" if host in _LOOPBACK else "is one node's address"
         yield (
-            f"speculation.listen_host: {args.speculation.listen_host} can't be reached from other "
-            "nodes; leave it at `auto`, or set proxy_location: HeadOnly for one machine"
+            f"speculation.listen_host: {host} {why}; leave it at `auto`, or set proxy_location: "
+            "HeadOnly for one machine"
+        )
+    header = args.router.tenant_header
+    hashed = [
+        name for name in args.draft.weights if name and is_hashed(header) and not looks_hashed(name)
+    ]
+    if hashed:
+        yield (
+            f"draft.weights.{hashed[0]}: tenants are known by the first 12 hexadecimal digits of "
+            f"the sha256 of `{header}`, so this is nobody's; name another router.tenant_header, "
+            "or these digits"
         )
     options = args.router.deployment_config
     if "num_replicas" in options and options.get("autoscaling_config"):
@@ -165,7 +178,7 @@ def _about_draft(draft: Draft) -> Iterator[str]:
     room = min(totals) * draft.pool.share_of_gpu
     if draft.memory.total_bytes > room:
         yield (
-            "draft.model.max_tokens: weights, KV cache and its working copy take "
+            "draft.model.max_tokens: weights, KV cache and any working copy of it take "
             f"{draft.memory.total_bytes / _GIB:.1f} GiB, its share of a "
             f"{draft.pool.accelerator_type} is {room / _GIB:.1f} GiB; lower max_tokens"
         )

@@ -48,6 +48,7 @@ def build_app(args: dict[str, Any]) -> Application:
         parsed.draft.fan_out,
         "draft" if parsed.has_drafts else None,
         parsed.draft.max_replicas,
+        pool_names(parsed),
     )
     if parsed.has_drafts:
         draft = draft_deployment(parsed)
@@ -104,6 +105,11 @@ def target_name(target: LLMConfig) -> str:
     return f"{_TARGET_PREFIX}{target.deployment_config.get('name', default)}"
 
 
+def pool_names(args: AppArgs) -> tuple[str, ...]:
+    """The deployments whose replicas the controller thinks of."""
+    return (*map(target_name, args.targets), *(("draft",) if args.has_drafts else ()))
+
+
 def _direct(args: AppArgs, controller: Application, drafts: list[Application]) -> Application:
     """The application for direct streaming: the target in front, Ray's own choice of replicas."""
     target = args.target
@@ -138,6 +144,7 @@ def _server(
         "listen_host": args.speculation.listen_host,
         "controller": controller,
         "observability": args.observability,
+        "has_drafts": args.has_drafts,
     }
     return {"bind_kwargs": own | given, "deployment_cls": TargetServer}
 
@@ -176,7 +183,7 @@ def _ingress(args: AppArgs) -> type:
 
 
 def _deployment(cls: Any, name: str, options: dict[str, Any]) -> Any:
-    ray_actor_options = {"num_cpus": 0} | options.get("ray_actor_options", {})
+    ray_actor_options = {"num_cpus": 0} | (options.get("ray_actor_options") or {})
     defaults = {"name": name, _ATTEMPTS: _START_ATTEMPTS}
     try:
         return serve.deployment(

@@ -93,7 +93,8 @@ def explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicati
     args = validate(app.args)
     pools = check_deployments(app, args)
     targets = _targets(args, pools)
-    draft = _draft(args, pools)
+    lengths = [target.memory.max_model_len for target in targets if target.memory]
+    draft = _draft(args, pools, max(lengths, default=None))
     is_on_one_node = config.proxy_location == "HeadOnly"
     return Application(
         name=app.name,
@@ -141,7 +142,10 @@ def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
                 check_name(source)
         with field(f"{place}.engine_kwargs.tensor_parallel_size"):
             check_parallelism(target, None)
-        memory = target_memory(target, pool, args.speculation.max_depth)
+        try:
+            memory = target_memory(target, pool, args.speculation.max_depth)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"{place}.{error}") from None
         if memory is not None:
             with field(f"{place}.engine_kwargs.tensor_parallel_size"):
                 shape = memory.size.heads
@@ -150,14 +154,14 @@ def _targets(args: AppArgs, pools: tuple[Pool, ...]) -> tuple[Target, ...]:
     return tuple(targets)
 
 
-def _draft(args: AppArgs, pools: tuple[Pool, ...]) -> Draft | None:
+def _draft(args: AppArgs, pools: tuple[Pool, ...], longest: int | None) -> Draft | None:
     config = _draft_model(args)
     if config is None:
         return None
     with field("draft.model.model"):
         check_name(config.model)
     (pool,) = (pool for pool in pools if pool.role == "draft")
-    return Draft(config, pool, draft_memory(config, pool))
+    return Draft(config, pool, draft_memory(config, pool, longest))
 
 
 def _draft_model(args: AppArgs) -> ModelDraftConfig | None:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from specray.serve.logs import join_serve
 from specray.serve.membership import Member, Registry, View
 from specray.serve.metrics import ControllerMetrics
 from specray.serve.scaling import wish
-from specray.serve.user_config import UserConfig
+from specray.serve.settings import field
+from specray.serve.user_config import UserConfig, check_by_hand
 from specray.types import SpeculationPolicy
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Controller:
         max_fan_out: int = 0,
         draft_pool: str | None = None,
         most_drafts: int | None = None,
+        pools: Collection[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the limits.
@@ -42,10 +44,12 @@ class Controller:
             max_fan_out: of the drafts; 0 if they do not draft ahead.
             draft_pool: their deployment; None if there is none.
             most_drafts: replicas of it that there may be; None if that is not known.
+            pools: deployments whose replicas may be chosen by hand; None if they are not known.
             clock: seconds.
         """
         join_serve()
         self._user_config = UserConfig("controller")
+        self._pools = pools
         self._start_policy = self._policy = speculation.policy
         self._objective = speculation.objective
         self._by_hand = ByHand()
@@ -77,6 +81,9 @@ class Controller:
         """
         with self._user_config:
             live = LivePolicyConfig.model_validate(user_config or {})
+            if self._pools is not None:
+                with field("num_replicas"):
+                    check_by_hand(live.num_replicas, self._pools)
             self._policy = live.apply(self._start_policy)
             self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from ray import serve
@@ -16,6 +17,7 @@ from specray.config import (
     SpeculationConfig,
 )
 from specray.control.reports import DraftReport
+from specray.control.slow_loop import Decisions
 from specray.draft.factory import make_proposer, reconfigure
 from specray.draft.report import DraftReporter
 from specray.draft.service import DraftService
@@ -64,12 +66,14 @@ class DraftServer:
         self._metrics = DraftMetrics(config.method)
         self._reporter = DraftReporter(replica.deployment, time.monotonic)
         self._report: DraftReport | None = None
-        self._heart = asyncio.create_task(
-            beat(
-                lambda held: controller.heartbeat.remote(self._member, self._report, held),
-                self._follow,
-            )
+        self._heart = asyncio.create_task(beat(self._ask, self._follow))
+
+    def _ask(self, held: Decisions | None) -> Awaitable[View]:
+        self._service.check_health()  # one that is dead is not to be found
+        answer: Awaitable[View] = self._controller.heartbeat.remote(
+            self._member, self._report, held
         )
+        return answer
 
     def reconfigure(
         self,

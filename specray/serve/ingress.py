@@ -60,13 +60,12 @@ class Router(OpenAiIngress):
         Args:
             llm_deployments: targets by model; by name where they bind the router, and not it them.
             controller: hears of it, and says who is there.
-            drafts: named so that Serve deploys them; reached by streams only.
+            drafts: named so that Serve deploys them, if there is a pool; reached by streams only.
             observability: where its spans go.
             speculation: of its streams.
             tenant_header: tells whom a request is for.
             **kwargs: the base's.
         """
-        del drafts
         join_serve()
         targets = {
             model: serve.get_deployment_handle(target) if isinstance(target, str) else target
@@ -77,7 +76,7 @@ class Router(OpenAiIngress):
         self._tracer = make_tracer(observability, "router", self._router_id)
         self._relay = Relay(self._router_id, speculation.stall_timeout_s, speculation.data_path)
         self._relay.start()
-        self._metrics = RelayMetrics()
+        self._metrics = RelayMetrics(has_drafts=bool(drafts))
         self._status = StatusBoard(self._router_id, list(self._model_cards))
         self._controller = controller
         self._member = Member("router", self._router_id)

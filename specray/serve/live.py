@@ -7,9 +7,10 @@ from ray.serve.schema import ServeApplicationSchema
 
 from specray.config import DraftConfig, LiveDraftConfig, LivePolicyConfig
 from specray.errors import InvalidConfigError
-from specray.serve.app import target_name
+from specray.serve.app import pool_names, target_name
 from specray.serve.pools import Pool, read_pools
-from specray.serve.settings import AppArgs
+from specray.serve.settings import AppArgs, field
+from specray.serve.user_config import check_by_hand
 
 _MODELS: dict[str, type[BaseModel]] = {"controller": LivePolicyConfig, "draft": LiveDraftConfig}
 
@@ -77,14 +78,9 @@ def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
     Raises:
         InvalidConfigError: naming the pool.
     """
-    pools = [target_name(target) for target in args.targets]
-    pools += ["draft"] if args.has_drafts else []
-    wanted = live_settings(app, "controller").get("num_replicas") or {}
-    if unknown := wanted.keys() - set(pools):
-        raise InvalidConfigError(
-            f"deployments.controller.user_config.num_replicas: {min(unknown)!r} is none of the "
-            f"pools {', '.join(pools)}"
-        )
+    with field("deployments.controller.user_config.num_replicas"):
+        wanted = live_settings(app, "controller").get("num_replicas") or {}
+        check_by_hand(wanted, pool_names(args))
 
 
 def live_settings(app: ServeApplicationSchema, name: str) -> dict[str, Any]:

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 _GOODBYE_S = 1.0
 EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
+_ANSWER_S = 1.5  # so that one that is not answered is soon followed by the next
+_SILENCE_S = 2.5  # of all members: it was the controller that paused
 
 Role = Literal["target", "draft", "router"]
 
@@ -72,7 +74,10 @@ class Registry:
 
     def hear(self, member: Member, report: Report | None = None) -> None:
         """Note a heartbeat, and what it tells of the member."""
-        self._seen[member] = self._clock()
+        now = self._clock()
+        if self._seen and now - max(self._seen.values()) > _SILENCE_S:
+            self._started = now  # the others' heartbeats are behind this one
+        self._seen[member] = now
         if report is not None:
             self._reports[member] = report
 
@@ -127,7 +132,7 @@ async def beat(
     held: Decisions | None = None
     while True:
         try:
-            view = await asyncio.wait_for(ask(held), EXPIRY_S)
+            view = await asyncio.wait_for(ask(held), _ANSWER_S)
             held = view.held or held
             told: Any = tell(view)
             if told is not None:

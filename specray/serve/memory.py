@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
+from specray.draft.kv_pool import GROWTH
+from specray.errors import InvalidConfigError
 from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.serve.gpus import memory_of
 from specray.serve.pools import Pool
@@ -17,6 +19,7 @@ _GIB = 1 << 30
 _UTILIZATION = 0.92
 _BATCHED_TOKENS = 8192
 _SEQUENCES = 256
+_CPU_ROOM = "VLLM_CPU_KVCACHE_SPACE"
 _SAMPLING_COPIES = 3  # float32 rows as wide as the vocabulary: logits, target's and draft's p
 
 
@@ -94,57 +97,70 @@ class DraftMemory:
     kv_bytes_per_token: int
     num_tokens: int  # of all its requests together, `max_tokens`
     pool_bytes: int  # of these
-    copy_bytes: int  # of the same, while all sessions are drafted for at once
+    copy_bytes: int  # of the same, while all sessions are drafted for at once; 0: read in place
+    growth_bytes: int  # of the longest, which is there twice while it is given more room
     is_on_gpu: bool
 
     @property
     def total_bytes(self) -> int:
         """What the GPU must have, less CUDA's context."""
-        return self.weight_bytes + self.pool_bytes + self.copy_bytes
+        return self.weight_bytes + self.pool_bytes + self.copy_bytes + self.growth_bytes
 
 
 def read_batch(options: Mapping[str, Any], max_depth: int) -> Batch:
-    """The limits that vLLM's options set."""
+    """The limits that vLLM's options set.
+
+    Raises:
+        InvalidConfigError: one is no number.
+    """
     return Batch(
-        int(options.get("max_num_seqs") or _SEQUENCES),
-        int(options.get("max_num_batched_tokens") or _BATCHED_TOKENS),
+        _number(options, "max_num_seqs") or _SEQUENCES,
+        _number(options, "max_num_batched_tokens") or _BATCHED_TOKENS,
         max_depth,
     )
 
 
 def target_memory(target: LLMConfig, pool: Pool, max_depth: int) -> TargetMemory | None:
-    """The memory of a target's GPUs; None if its model's size is not known."""
+    """The memory of a target's GPUs; None if its model's size is not known.
+
+    Raises:
+        InvalidConfigError: a setting that it depends on is no number.
+    """
     source, options = source_of(target), target.engine_kwargs
     memory = engine_memory(source, options, pool.accelerator_type, max_depth) if source else None
     if memory is None or pool.gpus > 0:
         return memory
-    variables = (target.runtime_env or {}).get("env_vars", {})
+    variables = (target.runtime_env or {}).get("env_vars") or {}
     rooms = memory.rooms
-    if given := variables.get("VLLM_CPU_KVCACHE_SPACE"):
+    if given := _number(variables, _CPU_ROOM, "runtime_env.env_vars"):
         longest = memory.max_model_len
-        num_tokens = int(given) * _GIB * longest // memory.request_bytes(longest)
-        rooms = (KvRoom(f"VLLM_CPU_KVCACHE_SPACE {given}", num_tokens),)
+        num_tokens = given * _GIB * longest // memory.request_bytes(longest)
+        rooms = (KvRoom(f"{_CPU_ROOM} {given}", num_tokens),)
     return replace(memory, is_on_gpu=False, rooms=rooms)
 
 
 def engine_memory(
     model: str, options: Mapping[str, Any], accelerator_type: str | None, max_depth: int
 ) -> TargetMemory | None:
-    """The memory of an engine's GPUs, by vLLM's options; None if its model's size is not known."""
+    """The memory of an engine's GPUs, by vLLM's options; None if its model's size is not known.
+
+    Raises:
+        InvalidConfigError: an option that it depends on is no number.
+    """
     size = read_size(model, options.get("quantization"))
     dtype, kv_dtype = str(options.get("dtype", "auto")), str(options.get("kv_cache_dtype", "auto"))
     if size is None or not (is_known_dtype(dtype) and is_known_dtype(kv_dtype)):
         return None
     if dtype == "auto" and size.dtype == "float32":
         dtype = "bfloat16"  # vLLM's choice
-    degree = int(options.get("tensor_parallel_size", 1))
+    degree = _number(options, "tensor_parallel_size") or 1
     kv_dtype = dtype if kv_dtype == "auto" else kv_dtype
     models = [size, *_drafters(options)]
     weights = sum(model.weight_bytes(dtype) for model in models) // degree
     per_token = sum(model.kv_bytes_per_token(kv_dtype, degree) for model in models)
     batch = read_batch(options, max_depth)
     working = _working_bytes(size, degree, batch)
-    longest = int(options.get("max_model_len") or size.max_positions)
+    longest = _longest(options, size)
     memory = TargetMemory(
         model=model,
         size=size,
@@ -173,7 +189,7 @@ def _windows(
     Without its hybrid manager it does so only where all layers are of one kind; that is off by
     option, and with most connectors that hand keys and values on.
     """
-    degree = int(options.get("tensor_parallel_size", 1))
+    degree = _number(options, "tensor_parallel_size") or 1
     is_off = options.get("disable_hybrid_kv_cache_manager") or options.get("kv_transfer_config")
     if is_off and sum(len(model.kv_layers) for model in models) > 1:
         return
@@ -193,8 +209,18 @@ def _drafters(options: Mapping[str, Any]) -> Iterator[ModelSize]:
         yield size
 
 
-def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
-    """The memory of a draft replica with a model; None if its model's size is not known."""
+def draft_memory(
+    config: ModelDraftConfig, pool: Pool, longest: int | None = None
+) -> DraftMemory | None:
+    """The memory of a draft replica with a model; None if its model's size is not known.
+
+    Counted is no copy that a GPU's draft makes only where Triton is missing or fails.
+
+    Args:
+        config: the draft's.
+        pool: where it is placed.
+        longest: tokens of its targets' longest requests; None: as many as the model's positions.
+    """
     size = read_size(config.model)
     if size is None or not size.has_plain_attention or not is_known_dtype(config.dtype):
         return None
@@ -203,14 +229,18 @@ def draft_memory(config: ModelDraftConfig, pool: Pool) -> DraftMemory | None:
     if dtype == "auto":
         dtype = "bfloat16" if is_on_gpu else "float32"
     per_token = size.kv_bytes_per_token(dtype)
+    pool_bytes = per_token * config.max_tokens
+    longest = min(longest or size.max_positions, size.max_positions)
+    is_in_place = size.is_llama_like and (is_on_gpu or dtype == "float32")
     return DraftMemory(
         model=config.model,
         size=size,
         weight_bytes=size.weight_bytes(dtype),
         kv_bytes_per_token=per_token,
         num_tokens=config.max_tokens,
-        pool_bytes=per_token * config.max_tokens,
-        copy_bytes=per_token * config.max_tokens,
+        pool_bytes=pool_bytes,
+        copy_bytes=0 if is_in_place else pool_bytes,
+        growth_bytes=min(int(per_token * longest * GROWTH), pool_bytes),
         is_on_gpu=is_on_gpu,
     )
 
@@ -220,8 +250,7 @@ def _rooms(
 ) -> Iterator[tuple[str, int]]:
     """Bytes that are left for the KV cache, for each GPU it may be."""
     totals = memory_of(accelerator_type)
-    if options.get("kv_cache_memory_bytes"):
-        given = int(options["kv_cache_memory_bytes"])
+    if given := _number(options, "kv_cache_memory_bytes"):
         left = max(totals) - taken if totals else given
         yield f"kv_cache_memory_bytes {given}", min(given, left)
         return
@@ -229,6 +258,23 @@ def _rooms(
     for total in totals:
         place = f"{accelerator_type} of {total / _GIB:.1f} GiB × {share:g}"
         yield place, int(total * share) - taken
+
+
+def _longest(options: Mapping[str, Any], size: ModelSize) -> int:
+    """Positions of a request; `auto` and -1 are what fits, up to the model's."""
+    given = options.get("max_model_len")
+    if given in (None, 0, -1, "auto"):
+        return size.max_positions
+    return _number(options, "max_model_len")
+
+
+def _number(values: Mapping[str, Any], name: str, place: str = "engine_kwargs") -> int:
+    """A setting that is a whole number, or as good as one; 0 if it is not there."""
+    value = values.get(name)
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        raise InvalidConfigError(f"{place}.{name}: must be a whole number, not {value!r}") from None
 
 
 def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:

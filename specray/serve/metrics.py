@@ -114,7 +114,9 @@ class _DepthControlMetrics:
 class RelayMetrics:
     """What is reported of a switch: by a router, or a target with streams to drafts."""
 
-    def __init__(self, instruments: Any = serve_metrics) -> None:
+    def __init__(self, instruments: Any = serve_metrics, *, has_drafts: bool = True) -> None:
+        """Takes what makes metrics, and whether there is a pool of drafts that might be missed."""
+        self._has_drafts = has_drafts
         total, histogram = partial(_Total, instruments), partial(_Histogram, instruments)
         by_direction = ("direction",)
         self._fallbacks = total(
@@ -140,7 +142,7 @@ class RelayMetrics:
         self._publish_traffic("to_targets", stats.to_targets)
         for role, connected in (
             ("target", stats.connected_targets),
-            ("draft", stats.connected_drafts),
+            ("draft", stats.connected_drafts if self._has_drafts else None),
         ):
             if connected is not None:
                 self._connected.set(len(connected), tags={"role": role})
@@ -155,8 +157,9 @@ class RelayMetrics:
 class TargetMetrics:
     """What a target replica reports."""
 
-    def __init__(self, instruments: Any = serve_metrics) -> None:
-        self._direct = RelayMetrics(instruments)
+    def __init__(self, instruments: Any = serve_metrics, *, has_drafts: bool = True) -> None:
+        """See `RelayMetrics`."""
+        self._direct = RelayMetrics(instruments, has_drafts=has_drafts)
         total, histogram = partial(_Total, instruments), partial(_Histogram, instruments)
         by_source, by_position = ("source",), ("source", "position")
         self._proposed = total("specray_proposed_tokens", "Draft tokens verified.", by_source)

@@ -33,6 +33,8 @@ class TargetServer(LLMServer):
         controller: DeploymentHandle,
         observability: ObservabilityConfig,
         front: FrontConfig | None = None,
+        *,
+        has_drafts: bool = True,
     ) -> None:
         """Takes what it serves, and with whom it speaks.
 
@@ -42,6 +44,7 @@ class TargetServer(LLMServer):
             controller: hears of it, and says what the policy is.
             observability: what its engine writes down.
             front: for direct streaming; None if routers stand between it and the clients.
+            has_drafts: whether there is a pool of drafts.
         """
         from specray.target import rendezvous, workarounds  # vLLM, in the replica only
 
@@ -59,7 +62,7 @@ class TargetServer(LLMServer):
         self._controller = controller
         self._member = Member("target", rendezvous.take_address())
         self._policy: SpeculationPolicy | None = None
-        self._metrics = TargetMetrics()
+        self._metrics = TargetMetrics(has_drafts=has_drafts)
         self._reporter = TargetReporter(replica.deployment, time.monotonic)
         self._report: TargetReport | None = None
         self._heart = asyncio.create_task(

@@ -21,13 +21,23 @@ def tenant_of(headers: Mapping[str, str], name: str) -> str:
     or of others than printable ASCII, which could not be told from another's once it is cut.
     """
     value = headers.get(name, "").strip()
-    if value and any(part in name.lower() for part in _SECRET):
+    if value and is_hashed(name):
         key = value[7:].strip() if value[:7].lower() == "bearer " else value
         return _hashed(key)
     if printable(value) != value:
         # What is left of it may be another's name, who would then share what is a tenant's own.
         return _hashed(value)
     return value
+
+
+def is_hashed(name: str) -> bool:
+    """Whether what a header of that name says is hashed, as it may be a secret."""
+    return any(part in name.lower() for part in _SECRET)
+
+
+def looks_hashed(tenant: str) -> bool:
+    """Whether a tenant may be what has become of a header."""
+    return len(tenant) == _LENGTH and set(tenant) <= set("0123456789abcdef")
 
 
 def _hashed(value: str) -> str:

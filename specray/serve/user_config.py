@@ -1,6 +1,7 @@
 """How a deployment takes its `user_config`: a faulty one is refused before it could do harm."""
 
 import logging
+from collections.abc import Collection
 from types import TracebackType
 
 from pydantic import ValidationError
@@ -9,6 +10,16 @@ from specray.errors import InvalidConfigError
 from specray.serve.metrics import UserConfigMetrics
 
 logger = logging.getLogger(__name__)
+
+
+def check_by_hand(num_replicas: Collection[str], pools: Collection[str]) -> None:
+    """Checks that replicas are chosen by hand for pools that there are.
+
+    Raises:
+        InvalidConfigError: naming the pool.
+    """
+    if unknown := set(num_replicas) - set(pools):
+        raise InvalidConfigError(f"{min(unknown)!r} is none of the pools {', '.join(pools)}")
 
 
 class UserConfig:

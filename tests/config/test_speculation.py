@@ -65,6 +65,9 @@ def test_a_faulty_objective_is_refused(objective: Any) -> None:
         {"depth_policy": {"name": "fixed", "depth": -1}},
         {"depth_policy": {"name": "batch_size_table", "table": [[1, 4]]}},
         {"hardware": "H1000"},
+        {"listen_host": "0.0.0.0"},
+        {"listen_host": "::"},
+        {"listen_host": ""},
     ],
 )
 def test_values_that_can_not_be_meant_are_errors(values: dict[str, Any]) -> None:

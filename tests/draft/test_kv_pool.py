@@ -1,3 +1,6 @@
+from unittest.mock import Mock
+
+import pytest
 import torch
 
 from specray.draft.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
@@ -47,3 +50,25 @@ def test_what_is_short_is_what_has_to_be_released() -> None:
     assert pool.shortage(pool.empty(), BLOCK_TOKENS) == 0
     assert pool.shortage(pool.empty(), BLOCK_TOKENS + 1) == BLOCK_TOKENS
     assert pool.shortage(first, 4 * BLOCK_TOKENS) == BLOCK_TOKENS
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), MemoryError()])
+def test_where_the_device_has_less_than_the_budget_nothing_is_booked(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    pool = pool_of(4)
+    held = pool.grow(pool.empty(), BLOCK_TOKENS)
+    with monkeypatch.context() as short:
+        short.setattr(torch, "empty", Mock(side_effect=error))
+        assert pool.grow(held, 2 * BLOCK_TOKENS) is None
+
+    assert pool.grow(pool.empty(), 3 * BLOCK_TOKENS) is not None
+
+
+def test_other_faults_of_the_device_are_not_taken_for_want_of_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = pool_of(4)
+    monkeypatch.setattr(torch, "empty", Mock(side_effect=RuntimeError("illegal access")))
+    with pytest.raises(RuntimeError, match="illegal"):
+        pool.grow(Mock(shape=(1, 2, BLOCK_TOKENS, 2)), 2 * BLOCK_TOKENS)

@@ -1,6 +1,7 @@
 """The cached, batched draft against the same model run from scratch on the whole text."""
 
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -326,3 +327,21 @@ def test_models_without_full_attention_are_refused() -> None:
     t5 = T5Config(vocab_size=10, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(InvalidConfigError, match="can't be a draft"):
         CausalLm(T5ForConditionalGeneration(t5))
+
+
+def test_an_evicted_session_frees_its_memory_at_once_also_while_its_prompt_is_read(
+    llama_pass: Pair,
+) -> None:
+    """Else a burst of long prompts would hold all of theirs, whatever `max_tokens` says."""
+    requests = Requests(proposer_of(llama_pass.model, max_tokens=160), seed=5)
+    requests.open(1, 150)
+    session = requests.proposer._store.get(1)
+    assert session is not None
+    assert session.num_uncached > 0  # the rest of it is left to `work`
+    states = weakref.ref(session.states)
+    del session
+
+    requests.open(2, 150)
+
+    assert requests.proposer.take_evicted() == [1]
+    assert states() is None

@@ -1,12 +1,14 @@
 """The service around a scripted proposer; the fakes block until the test lets them go."""
 
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from queue import Queue
 
 import pytest
 
 from specray.config import PromptLookupConfig
+from specray.draft import service as service_module
 from specray.draft.directory import Address
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.replies import Replies
@@ -327,6 +329,21 @@ def test_an_error_makes_the_service_unhealthy(
     service.close()
     with pytest.raises(StartupError, match="bad kernel"):
         service.check_health()
+
+
+def test_an_engine_that_hangs_makes_the_service_unhealthy(
+    service: DraftService, proposer: ScriptedProposer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "LONGEST_TURN_S", 0.05)
+    time.sleep(0.1)
+    service.check_health()  # nothing to do is no fault
+    proposer.gate.clear()
+    service.received(Router(), frame_of(opened(1)))
+    assert proposer.next_call() == ("open", 1)
+    time.sleep(0.1)
+    with pytest.raises(StartupError, match="hung"):
+        service.check_health()
+    proposer.gate.set()
 
 
 def test_a_proposer_that_speaks_of_closed_sessions_harms_nobody() -> None:

@@ -76,7 +76,7 @@ def test_the_load_test_passes_all_checks() -> None:
         ["--set", "upgrade.type=NewClusterWithIncrementalUpgrade"],
         ["--set", "weights.source=bucket"],
         ["--set", "weights.source=claim,weights.claim.storageClassName=nfs"],
-        ["--set", "redis.address=redis://redis.infra:6379,networkPolicy.enabled=false"],
+        ["--set", "redis.address=rediss://redis.infra:6380"],
         ["--set", "image.pullSecrets={registry},image.pullPolicy=Always,image.tag=1.2"],
         ["--set-file", f"serve.config={CHART / 'serve' / '70b.yaml'}"],
     ],
@@ -86,6 +86,16 @@ def test_an_option_of_the_chart_passes_all_checks(options: list[str]) -> None:
     manifests = helm(*options)
 
     assert faults(manifests) == []
+
+
+def test_the_head_reaches_a_redis_of_ones_own() -> None:
+    manifests = helm("--set", "redis.address=rediss://redis.infra:6380")
+    policies = {m["metadata"]["name"]: m for m in manifests if m["kind"] == "NetworkPolicy"}
+    client = next(spec for name, spec in policies.items() if name.endswith("-redis-client"))["spec"]
+
+    assert client["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "head"
+    assert [port["port"] for rule in client["egress"] for port in rule["ports"]] == [6380]
+    assert not any(name.endswith("-redis") for name in policies)
 
 
 def test_only_weights_from_the_hub_take_a_nodes_disk() -> None:

@@ -75,6 +75,23 @@ def test_a_lying_source_is_caught(draw: Draw, limit: int, seed: int) -> None:
     assert tokens_until_caught(draw, seed, limit) is not None
 
 
+def test_long_honesty_is_no_licence_to_lie() -> None:
+    """The first epochs' losses are behind it: it is caught about as soon as at the beginning."""
+    rng = np.random.default_rng(7)
+    audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(8)))
+    certain = shipped(rng)
+    for _ in range(2**16 // DEPTH):
+        audit.observe_proposal(honest(rng, certain), certain)
+    assert not audit.is_caught
+
+    num_tokens = 0
+    while not audit.is_caught and num_tokens < 600:
+        q = shipped(rng)
+        audit.observe_proposal(greedy(rng, q), q)
+        num_tokens += DEPTH
+    assert audit.is_caught
+
+
 def test_a_fixed_token_with_a_tiny_claimed_probability_is_caught() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     ids = np.arange(SUPPORT, dtype=np.int32)
@@ -110,6 +127,7 @@ def test_a_token_outside_its_distribution_is_caught_at_once_and_for_ever() -> No
 
 def test_certain_tokens_are_no_evidence() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
+    untouched = audit.log_wealth
     for _ in range(1000):
         audit.observe(3, np.array([3], np.int32), np.array([1.0], np.float32))
-    assert audit.log_wealth == pytest.approx(0.0)
+    assert audit.log_wealth == pytest.approx(untouched)

@@ -33,7 +33,7 @@ def target(args: dict[str, Any]) -> Target:
 def draft() -> Draft:
     size = read_size("meta-llama/Llama-3.2-1B-Instruct")
     assert size is not None
-    memory = DraftMemory("d", size, 2 * GIB, 1, 65536, 4 * GIB, 4 * GIB, True)
+    memory = DraftMemory("d", size, 2 * GIB, 1, 65536, 4 * GIB, 4 * GIB, 0, True)
     config = ModelDraftConfig(model="d", max_sessions=64, max_tokens=65536)
     return Draft(config, Pool("draft", "draft", 1, 1, 1, 1, "L4"), memory)
 
@@ -75,6 +75,7 @@ def test_a_sound_pair_needs_no_advice(args: dict[str, Any], target: Target, draf
         ({"max_depth": 3}, {"max_depth": 4}, "deployments.controller.user_config.max_depth: 4 is"),
         ({"listen_host": "127.0.0.1"}, {}, "speculation.listen_host: 127.0.0.1 can't be reached"),
         ({"listen_host": "localhost"}, {}, "speculation.listen_host: localhost can't be reached"),
+        ({"listen_host": "10.0.0.7"}, {}, "speculation.listen_host: 10.0.0.7 is one node's"),
     ],
 )
 def test_about_speculation(
@@ -93,6 +94,14 @@ def test_on_one_node_loopback_is_fine(args: dict[str, Any], target: Target) -> N
     args["speculation"] = {"listen_host": "127.0.0.1"}
 
     assert advised(args, target, None, is_on_one_node=True) == ()
+
+
+def test_weights_of_names_that_no_tenant_has(args: dict[str, Any], target: Target) -> None:
+    args["draft"] = {"weights": {"": 2, "0123456789ab": 2, "team-a": 2}}
+    assert the_only(advised(args, target, None)).startswith("draft.weights.team-a: tenants are")
+
+    args["router"] = {"tenant_header": "x-team"}
+    assert advised(args, target, None) == ()
 
 
 def test_a_router_that_is_both_fixed_and_scaled(args: dict[str, Any], target: Target) -> None:

@@ -94,8 +94,16 @@ def test_without_a_draft_pool_targets_speculate_by_themselves(args: dict[str, An
     assert bound["drafts"] == []
     (target,) = bound["llm_deployments"].values()
     assert target._bound_deployment.func_or_class.__name__ == "TargetServer"
+    assert target._bound_deployment.init_kwargs["has_drafts"] is False
     controller = bound["controller"]._bound_deployment
     assert controller.init_args[2] is None  # the pool to size
+
+
+@pytest.mark.parametrize("pool", ["draft", "router"])
+def test_options_left_empty_are_the_defaults(args: dict[str, Any], pool: str) -> None:
+    args[pool] = args.get(pool, {}) | {"deployment_config": {"ray_actor_options": None}}
+
+    assert build_app(args)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -193,6 +193,16 @@ def unknown_engine_option(config: Config) -> None:
     args_of(config)["target"]["engine_kwargs"]["max_seqs"] = 1
 
 
+def no_number(config: Config) -> None:
+    args_of(config)["target"]["engine_kwargs"]["max_model_len"] = "32k"
+
+
+def no_whole_room(config: Config) -> None:
+    target = args_of(config)["target"]
+    target["accelerator_type"], target["accelerator_config"] = None, {"kind": "cpu"}
+    target["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1.5"}}
+
+
 def unknown_gpu(config: Config) -> None:
     args_of(config)["target"]["accelerator_type"] = "H1000"
 
@@ -225,6 +235,8 @@ def other_tokenizer(config: Config) -> None:
         (faulty_split, r"target\.engine_kwargs\.tensor_parallel_size: 4 does not divide"),
         (faulty_split_number, r"target\.engine_kwargs\.tensor_parallel_size: 0 is no number"),
         (unknown_engine_option, r"target\.engine_kwargs: Unknown engine argument: max_seqs"),
+        (no_number, r"target\.engine_kwargs\.max_model_len: must be a whole number, not '32k'"),
+        (no_whole_room, r"target\.runtime_env\.env_vars\.VLLM_CPU_KVCACHE_SPACE: .*'1.5'"),
         (unknown_gpu, r"target\.accelerator_type: .*H1000"),
         (fixed_and_scaled, r"target\.deployment_config: .*num_replicas is not allowed"),
         (fixed_and_scaled_in_deployments, r"(?s)deployments\.1.*num_replicas is not allowed"),

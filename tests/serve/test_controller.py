@@ -94,6 +94,14 @@ def test_a_faulty_policy_is_named_and_the_last_one_stays(
     assert view(controller).policy.max_depth == 3
 
 
+def test_replicas_of_a_pool_that_is_not_there_are_refused() -> None:
+    controller = Controller(SpeculationConfig(), pools=("target:m", "draft"))
+    controller.reconfigure({"num_replicas": {"draft": 2}})
+
+    with pytest.raises(InvalidConfigError, match="num_replicas: 'drafts' is none of the pools"):
+        controller.reconfigure({"num_replicas": {"drafts": 2}})
+
+
 class Clock:
     now = 0.0
 
@@ -112,9 +120,13 @@ class Pools:
         self.controller = Controller(speculation, 8, "draft", clock=self.clock)
 
     def beat(self, seconds: float, *reports: object) -> View:
-        """All members' heartbeats, then some time, then the heartbeats again."""
+        """All members' heartbeats for some time, one a second."""
+        end = self.clock.now + seconds
         self._beat(*reports)
-        self.clock.now += seconds
+        while self.clock.now + 1.0 < end:
+            self.clock.now += 1.0
+            self._beat(*reports)
+        self.clock.now = end
         return self._beat(*reports)
 
     def _beat(self, *reports: object) -> View:

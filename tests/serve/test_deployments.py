@@ -56,7 +56,13 @@ def test_each_can_be_served_and_says_what_it_needs(file: Path) -> None:
     if (draft := application.draft) is not None:
         assert f"draft: weights {draft.weight_bytes / GIB:.1f} GiB" in told
         assert f"KV cache {draft.kv_bytes_per_token / 1024:g} KiB a token" in told
-        assert f"working copy: {draft.total_bytes / GIB:.1f} GiB" in told
+        assert f"{draft.total_bytes / GIB:.1f} GiB in all" in told
+        assert f"{draft.growth_bytes / GIB:.1f} to move a request that grows" in told
+        is_in_place = draft.copy_bytes == 0
+        assert ("working copy" in told) == (draft.is_on_gpu or not is_in_place)
+        if draft.is_on_gpu and is_in_place:
+            copy = f"without Triton a working copy of up to {draft.pool_bytes / GIB:.1f} GiB"
+            assert copy in told
     for words in ("hardware ", "memory ", "run ", f"deployments/{file.name}"):
         assert words in told
 

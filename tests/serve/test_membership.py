@@ -70,6 +70,25 @@ def test_a_registry_is_complete_once_everyone_could_be_heard(
     assert registry.is_complete
 
 
+def test_a_pause_of_the_registry_is_not_the_members(registry: Registry, clock: Clock) -> None:
+    """After it heartbeats are handled one by one: the first must not look like the only one."""
+    for _ in range(10):
+        for address in ("a", "b"):
+            registry.hear(Member("draft", address))
+        clock.now += 1.0
+    assert registry.is_complete
+
+    clock.now += EXPIRY_S
+    registry.hear(Member("draft", "a"))
+    assert registry.addresses("draft") == ("a",)
+    assert not registry.is_complete
+
+    for _ in range(round(EXPIRY_S)):
+        clock.now += 1.0
+        registry.hear(Member("draft", "a"))
+    assert registry.is_complete
+
+
 def test_an_incomplete_view_takes_nobody_away() -> None:
     before = View(("a", "b"), ("d",), SpeculationPolicy())
     fresh = View(("b", "c"), (), SpeculationPolicy(max_depth=2), is_complete=False)

@@ -194,6 +194,17 @@ def test_a_checkpoint_in_float32_is_served_in_bfloat16() -> None:
     assert memory.weight_bytes == 2 * 134_515_008
 
 
+@pytest.mark.parametrize("longest", [-1, "auto", None])
+def test_the_longest_request_may_be_left_to_vllm(longest: Any) -> None:
+    assert measured(target({"max_model_len": longest})).max_model_len == 131072
+
+
+def test_variables_that_are_left_empty_say_nothing_of_a_cpus_room() -> None:
+    config = target({}, accelerator_config={"kind": "cpu"}, runtime_env={"env_vars": None})
+
+    assert not measured(config, pool(0.0, None)).rooms
+
+
 @pytest.mark.parametrize(
     ("model", "options"),
     [("s3://bucket/model", {}), (MODEL, {"kv_cache_dtype": "turbo"}), (MODEL, {"dtype": "odd"})],
@@ -203,16 +214,36 @@ def test_what_can_not_be_known_is_not_told(model: str, options: dict[str, Any]) 
 
 
 def drafted(where: Pool, **changes: Any) -> DraftMemory:
-    memory = draft_memory(ModelDraftConfig(model=MODEL, max_tokens=1000, **changes), where)
+    config = ModelDraftConfig(**{"model": MODEL, "max_tokens": 1000} | changes)
+    memory = draft_memory(config, where, longest=400)
     assert memory is not None
     return memory
 
 
-def test_a_draft_has_its_pool_and_a_working_copy() -> None:
-    memory = drafted(pool())
+def test_a_draft_reads_its_pool_where_it_lies() -> None:
+    for memory in (drafted(pool()), drafted(pool(), dtype="float16")):
+        assert (memory.pool_bytes, memory.copy_bytes) == (1000 * KV, 0)
+        assert (
+            memory.total_bytes == 2 * NUM_PARAMETERS + 1500 * KV
+        )  # of them 500 for one that grows
+    assert drafted(pool(0.0)).copy_bytes == 0
 
-    assert memory.pool_bytes == memory.copy_bytes == 1000 * KV
-    assert memory.total_bytes == 2 * NUM_PARAMETERS + 2000 * KV
+
+def test_one_that_transformers_computes_makes_a_working_copy() -> None:
+    memory = drafted(pool(), model="facebook/opt-125m")
+    on_a_cpu = drafted(pool(0.0), dtype="bfloat16")
+
+    assert memory.copy_bytes == memory.pool_bytes == 1000 * memory.kv_bytes_per_token
+    assert memory.total_bytes == memory.weight_bytes + 2500 * memory.kv_bytes_per_token
+    assert on_a_cpu.copy_bytes == on_a_cpu.pool_bytes
+
+
+@pytest.mark.parametrize("longest", [None, 100_000])
+def test_no_request_that_grows_takes_more_than_the_pool(longest: int | None) -> None:
+    memory = draft_memory(ModelDraftConfig(model=MODEL, max_tokens=1000), pool(), longest)
+
+    assert memory is not None
+    assert memory.growth_bytes == memory.pool_bytes
 
 
 def test_a_draft_without_a_gpu_is_in_float32() -> None:

@@ -1,4 +1,4 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -225,6 +225,17 @@ def test_a_target_reports_its_own_streams_to_drafts_alike(instruments: Instrumen
     assert values["specray_connected_replicas", "draft"] == 1
     assert ("specray_connected_replicas", "target") not in values  # that is for routers to say
     assert values["specray_sessions_without_draft",] == 2
+
+
+def test_where_there_is_no_draft_pool_none_is_missed(instruments: Instruments) -> None:
+    """`SpecrayNoDraft` goes by the gauge, which alerts on 0."""
+    stats = RelayStats(("t",), (), {}, 0, {}, Traffic(), Traffic())
+    RelayMetrics(instruments, has_drafts=False).publish(stats)
+    target = TargetMetrics(instruments, has_drafts=False)
+    target.publish(target_stats(direct=replace(stats, connected_targets=None)))
+
+    assert instruments.values["specray_connected_replicas", "target"] == 1
+    assert ("specray_connected_replicas", "draft") not in instruments.values
 
 
 def test_lookups_are_told_apart_by_result(instruments: Instruments) -> None:

@@ -257,6 +257,20 @@ def test_structured_output_greedy(engine: Engine, kind: str) -> None:
     assert all(is_valid(kind, output.outputs[0].text) for output in got)
 
 
+def test_what_a_grammar_forbids_counts_as_rejected(engine: Engine) -> None:
+    """Else waiting for a draft that knows no grammar would seem to pay for ever."""
+    structure = StructuredOutputsParams(choice=["a long answer to choose", "a long one", "short"])
+    params = greedy(structured_outputs=structure, ignore_eos=False, max_tokens=200)
+    forbidden = Scripted()  # proposes nothing but the token 0, which ends an answer
+    tally = Tally(engine)
+    with FakeRouter(engine.address, forbidden):
+        engine.run(capped([Job(PROMPTS[0], params)], (3,)))
+    proposed, accepted = tally.take()
+
+    assert forbidden.num_proposed > 2
+    assert proposed - accepted > 2
+
+
 @pytest.mark.parametrize("kind", STRUCTURES)
 def test_structured_output_sampled(engine: Engine, kind: str) -> None:
     """A draft that repeats another sample's answer: partly right, mostly not."""

@@ -76,6 +76,14 @@ def test_each_request_gets_its_own_rows() -> None:
     assert torch.equal(probs, expected)
 
 
+def test_rows_add_up_to_1_though_what_came_does_not_quite() -> None:
+    rounded = {"a": q({2: 0.7505, 5: 0.25})}
+    probs = dense_draft_probs(["a"], metadata([2], [1]), rounded, VOCAB_SIZE)
+
+    assert probs.sum().item() == pytest.approx(1.0, abs=1e-6)
+    assert probs[0, 2].item() == pytest.approx(0.7505 / 1.0005)
+
+
 def test_nothing_verified_gives_no_rows() -> None:
     probs = dense_draft_probs(["a"], metadata([], [0]), {"a": q({1: 1.0})}, VOCAB_SIZE)
     assert probs.shape == (0, VOCAB_SIZE)

@@ -107,12 +107,18 @@ def _draft_lines(application: Application) -> Iterator[str]:
 
 def _model_draft_lines(memory: DraftMemory, longest: int | None) -> Iterator[str]:
     gpu = smallest_with(memory.total_bytes) or "no GPU that is known here"
+    copy = ""
+    if memory.copy_bytes:
+        copy = f", a working copy of up to {_gib(memory.copy_bytes)}"
+    elif memory.is_on_gpu:
+        copy = " (twice that without Triton)"
     fits = f": {gpu} or larger" if memory.is_on_gpu else ""
     yield f"  draft {memory.model}: {_describe(memory.size)}"
     yield f"    weights   {_gib(memory.weight_bytes)}"
     yield (
         f"    KV cache  {memory.kv_bytes_per_token / 1024:g} KiB a token: "
-        f"{_gib(memory.pool_bytes)} for max_tokens, working copy up to {_gib(memory.copy_bytes)}"
+        f"{_gib(memory.pool_bytes)} for max_tokens{copy}, {_gib(memory.growth_bytes)} to move one "
+        "that grows"
     )
     if longest is not None:
         requests = memory.num_tokens / longest

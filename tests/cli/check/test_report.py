@@ -31,7 +31,7 @@ def test_pools_models_and_memory_are_told() -> None:
 
 
 def test_a_gpu_of_any_type_is_suggested() -> None:
-    assert "in all    18.30 GiB: L4 or larger" in explained("llama70b")
+    assert "in all    11.55 GiB: L4 or larger" in explained("llama70b")
 
 
 def test_what_a_draft_holds_is_told_in_its_targets_requests() -> None:
