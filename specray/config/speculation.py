@@ -134,7 +134,7 @@ class SpeculationConfig(Settings):
     @field_validator("listen_host")
     @classmethod
     def _check_listen_host(cls, value: str) -> str:
-        if value in ("", "0.0.0.0", "::", "[::]", "*"):
+        if value.strip("0.:[]* ") == "":  # any spelling of all addresses, or none
             raise ValueError(
                 "must be an address by which others reach a replica, which all of them are not; "
                 "leave it at `auto`"

@@ -119,7 +119,8 @@ class SessionStore:
                 Held(i, s.tenant, max(s.states.shape[2], num_tokens if s is session else 0))
                 for i, s in self._sessions.items()
             ]
-            short = self._pool.shortage(session.states, num_tokens)
+            # 0 where the device has less than the budget: whatever goes may be enough.
+            short = max(1, self._pool.shortage(session.states, num_tokens))
             evicted = self._share.choose(memory, needed, short, asking=session.tenant)
             if not evicted:
                 return False

@@ -64,7 +64,7 @@ class DraftService:
     def close(self) -> None:
         """Ends the engine's thread; sessions are forgotten."""
         self._inbox.close()
-        self._thread.shutdown()
+        self._thread.shutdown(wait=not self._hangs)
         self._journal.close()
 
     def check_health(self) -> None:
@@ -78,9 +78,13 @@ class DraftService:
         if self._running.done():
             error = self._running.exception()
             raise StartupError(f"the draft's engine has ended: {error!r}") from error
-        began_s = self._engine.turn_began_s
-        if began_s is not None and time.monotonic() - began_s > LONGEST_TURN_S:
+        if self._hangs:
             raise StartupError(f"the draft's engine has hung for more than {LONGEST_TURN_S:g} s")
+
+    @property
+    def _hangs(self) -> bool:
+        began_s = self._engine.turn_began_s
+        return began_s is not None and time.monotonic() - began_s > LONGEST_TURN_S
 
     def limit_fan_out(self, most: int) -> None:
         """Prepares for at most so many outcomes per session, if it does so at all."""

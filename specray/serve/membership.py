@@ -23,7 +23,7 @@ PERIOD_S = 1.0
 _GOODBYE_S = 1.0
 EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
 _ANSWER_S = 1.5  # so that one that is not answered is soon followed by the next
-_SILENCE_S = 2.5  # of all members: it was the controller that paused
+_SILENCE_S = 3.0  # of everybody: the controller paused. Longer than an unanswered heartbeat
 
 Role = Literal["target", "draft", "router"]
 
@@ -69,15 +69,16 @@ class Registry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started = clock()
+        self._heard_at: float | None = None  # of anybody
         self._seen: dict[Member, float] = {}
         self._reports: dict[Member, Report] = {}
 
     def hear(self, member: Member, report: Report | None = None) -> None:
         """Note a heartbeat, and what it tells of the member."""
         now = self._clock()
-        if self._seen and now - max(self._seen.values()) > _SILENCE_S:
+        if self._heard_at is not None and now - self._heard_at > _SILENCE_S:
             self._started = now  # the others' heartbeats are behind this one
-        self._seen[member] = now
+        self._seen[member] = self._heard_at = now
         if report is not None:
             self._reports[member] = report
 

@@ -272,9 +272,12 @@ def _number(values: Mapping[str, Any], name: str, place: str = "engine_kwargs") 
     """A setting that is a whole number, or as good as one; 0 if it is not there."""
     value = values.get(name)
     try:
-        return int(value or 0)
-    except (TypeError, ValueError):
-        raise InvalidConfigError(f"{place}.{name}: must be a whole number, not {value!r}") from None
+        number = int(value or 0)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or (isinstance(value, float) and value != number):
+        raise InvalidConfigError(f"{place}.{name}: must be a whole number, not {value!r}")
+    return number
 
 
 def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:

@@ -344,6 +344,7 @@ class SpeculativeScheduler(Scheduler):
                 self._num_allowed[request.request_id] = len(allowed)
                 if not allowed:  # no step will verify it
                     self._speculation.observe_verification(session_id, proposal.source, 1, 0)
+                    self._journal.add(request.request_id, proposed_tokens=1)
         return {decoding[i].request_id: proposal for i, proposal in proposals.items()}
 
     def _expect(self) -> None:

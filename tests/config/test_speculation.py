@@ -67,6 +67,8 @@ def test_a_faulty_objective_is_refused(objective: Any) -> None:
         {"hardware": "H1000"},
         {"listen_host": "0.0.0.0"},
         {"listen_host": "::"},
+        {"listen_host": "0"},
+        {"listen_host": "::0"},
         {"listen_host": ""},
     ],
 )

@@ -345,3 +345,27 @@ def test_an_evicted_session_frees_its_memory_at_once_also_while_its_prompt_is_re
 
     assert requests.proposer.take_evicted() == [1]
     assert states() is None
+
+
+def test_where_the_device_is_short_the_idlest_session_makes_room(
+    llama_pass: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = Requests(proposer_of(llama_pass.model, max_tokens=2048), seed=5)
+    requests.open(1, 40)
+    requests.finish_work()
+    empty, refused = torch.empty, [torch.OutOfMemoryError("no")]
+
+    def short_once(*args: object, **kwargs: object) -> torch.Tensor:
+        is_large = isinstance(args[0], tuple) and args[0][2] > 0
+        if is_large and refused:
+            raise refused.pop()
+        return empty(*args, **kwargs)
+
+    with monkeypatch.context() as short:
+        short.setattr(torch, "empty", short_once)
+        requests.open(2, 40)
+
+    assert requests.proposer.take_evicted() == [1]
+    requests.commit(2, (9,), depth=3)
+    (proposal,) = requests.proposer.propose([2])
+    assert len(proposal.token_ids) == 3

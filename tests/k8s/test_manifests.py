@@ -77,10 +77,14 @@ def test_the_load_test_passes_all_checks() -> None:
         ["--set", "weights.source=bucket"],
         ["--set", "weights.source=claim,weights.claim.storageClassName=nfs"],
         ["--set", "redis.address=rediss://redis.infra:6380"],
+        ["--set", "redis.address=redis://redis.infra:6379,networkPolicy.enabled=false"],
         ["--set", "image.pullSecrets={registry},image.pullPolicy=Always,image.tag=1.2"],
         ["--set-file", f"serve.config={CHART / 'serve' / '70b.yaml'}"],
     ],
-    ids=["incremental-upgrade", "bucket", "claim", "own-redis", "image", "own-config"],
+    ids=[
+        *("incremental-upgrade", "bucket", "claim", "own-redis", "own-redis-without-policies"),
+        *("image", "own-config"),
+    ],
 )
 def test_an_option_of_the_chart_passes_all_checks(options: list[str]) -> None:
     manifests = helm(*options)
@@ -88,13 +92,33 @@ def test_an_option_of_the_chart_passes_all_checks(options: list[str]) -> None:
     assert faults(manifests) == []
 
 
-def test_the_head_reaches_a_redis_of_ones_own() -> None:
-    manifests = helm("--set", "redis.address=rediss://redis.infra:6380")
+@pytest.mark.parametrize("more", ["", ",redis.address=redis://redis.infra:6379"])
+def test_without_policies_none_shuts_the_head_in(more: str) -> None:
+    """One for what goes out would be all that it may do."""
+    manifests = helm("--set", "networkPolicy.enabled=false" + more)
+    outward = [
+        manifest["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for manifest in manifests
+        if manifest["kind"] == "NetworkPolicy" and "Egress" in manifest["spec"]["policyTypes"]
+    ]
+    assert "head" not in outward
+
+
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [
+        ("rediss://redis.infra:6380", 6380),
+        ("redis://redis.infra:6381/", 6381),
+        ("redis://redis.infra", 6379),
+    ],
+)
+def test_the_head_reaches_a_redis_of_ones_own(address: str, port: int) -> None:
+    manifests = helm("--set", f"redis.address={address}")
     policies = {m["metadata"]["name"]: m for m in manifests if m["kind"] == "NetworkPolicy"}
     client = next(spec for name, spec in policies.items() if name.endswith("-redis-client"))["spec"]
 
     assert client["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "head"
-    assert [port["port"] for rule in client["egress"] for port in rule["ports"]] == [6380]
+    assert [p["port"] for rule in client["egress"] for p in rule["ports"]] == [port]
     assert not any(name.endswith("-redis") for name in policies)
 
 

@@ -79,6 +79,7 @@ def test_a_pause_of_the_registry_is_not_the_members(registry: Registry, clock: C
     assert registry.is_complete
 
     clock.now += EXPIRY_S
+    assert registry.reports() == {}  # who asks before they are heard finds nobody
     registry.hear(Member("draft", "a"))
     assert registry.addresses("draft") == ("a",)
     assert not registry.is_complete

@@ -6,6 +6,7 @@ import pytest
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
+from specray.errors import InvalidConfigError
 from specray.serve.memory import DraftMemory, TargetMemory, draft_memory, target_memory
 from specray.serve.pools import Pool
 
@@ -192,6 +193,12 @@ def test_a_checkpoint_in_float32_is_served_in_bfloat16() -> None:
     memory = measured(target({}, "bundled:smollm2-135m-instruct"))
 
     assert memory.weight_bytes == 2 * 134_515_008
+
+
+@pytest.mark.parametrize("value", ["many", 1.5, float("inf"), [4]])
+def test_what_is_no_whole_number_is_named(value: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=r"engine_kwargs\.max_num_seqs: must be a whole"):
+        target_memory(target({"max_num_seqs": value}), pool(), 5)
 
 
 @pytest.mark.parametrize("longest", [-1, "auto", None])
