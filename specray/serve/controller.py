@@ -15,7 +15,6 @@ from specray.serve.logs import join_serve
 from specray.serve.membership import Member, Registry, View
 from specray.serve.metrics import ControllerMetrics
 from specray.serve.scaling import wish
-from specray.serve.settings import field
 from specray.serve.user_config import UserConfig, check_by_hand
 from specray.types import SpeculationPolicy
 
@@ -82,8 +81,7 @@ class Controller:
         with self._user_config:
             live = LivePolicyConfig.model_validate(user_config or {})
             if self._pools is not None:
-                with field("num_replicas"):
-                    check_by_hand(live.num_replicas, self._pools)
+                check_by_hand(live.num_replicas, self._pools)
             self._policy = live.apply(self._start_policy)
             self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
 

@@ -78,7 +78,7 @@ def check_pools_by_hand(app: ServeApplicationSchema, args: AppArgs) -> None:
     Raises:
         InvalidConfigError: naming the pool.
     """
-    with field("deployments.controller.user_config.num_replicas"):
+    with field("deployments.controller.user_config"):
         wanted = live_settings(app, "controller").get("num_replicas") or {}
         check_by_hand(wanted, pool_names(args))
 

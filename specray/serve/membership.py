@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 _GOODBYE_S = 1.0
 EXPIRY_S = 4.0  # several heartbeats: a long collection must not look like a death
-_ANSWER_S = 1.5  # so that one that is not answered is soon followed by the next
-_SILENCE_S = 3.0  # of everybody: the controller paused. Longer than an unanswered heartbeat
+_SILENCE_S = 3.0  # of everybody: it was the controller that paused
 
 Role = Literal["target", "draft", "router"]
 
@@ -133,7 +132,7 @@ async def beat(
     held: Decisions | None = None
     while True:
         try:
-            view = await asyncio.wait_for(ask(held), _ANSWER_S)
+            view = await asyncio.wait_for(ask(held), EXPIRY_S)
             held = view.held or held
             told: Any = tell(view)
             if told is not None:

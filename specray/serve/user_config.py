@@ -19,7 +19,9 @@ def check_by_hand(num_replicas: Collection[str], pools: Collection[str]) -> None
         InvalidConfigError: naming the pool.
     """
     if unknown := set(num_replicas) - set(pools):
-        raise InvalidConfigError(f"{min(unknown)!r} is none of the pools {', '.join(pools)}")
+        raise InvalidConfigError(
+            f"num_replicas: {min(unknown)!r} is none of the pools {', '.join(pools)}"
+        )
 
 
 class UserConfig:

@@ -1,6 +1,8 @@
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -100,6 +102,12 @@ def test_replicas_of_a_pool_that_is_not_there_are_refused() -> None:
 
     with pytest.raises(InvalidConfigError, match="num_replicas: 'drafts' is none of the pools"):
         controller.reconfigure({"num_replicas": {"drafts": 2}})
+
+
+def test_it_is_replaced_fast_as_it_imports_no_engine() -> None:
+    """vLLM alone takes 10 to 20 s, in which targets report nothing."""
+    code = "import sys, specray.serve.controller; sys.exit('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class Clock:
