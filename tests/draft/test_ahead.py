@@ -318,23 +318,6 @@ def test_branches_give_way_to_sessions(llama_pass: Pair) -> None:
     assert answer.token_ids == scratch_greedy(llama_pass.reference, target.texts[2], DEPTH)
 
 
-def test_a_branch_that_becomes_the_session_takes_its_siblings_room(llama_pass: Pair) -> None:
-    """Not another session's, which would have to be read anew."""
-    target = Target(llama_pass.model, max_tokens=160)
-    target.open(2, 40)  # idle
-    target.open(1, 63 - DEPTH)
-    target.commit(1, 9)
-    proposal = target.answer(1)
-    assert proposal is not None
-    target.work()  # its branches take all that is left
-    outcomes = outcomes_of(target, proposal)
-    assert len(outcomes) > 2
-
-    target.commit(1, *max(outcomes, key=len))
-
-    assert target.proposer.take_evicted() == []
-
-
 def test_a_pass_copies_no_more_than_the_sessions_may_hold(
     any_model: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
