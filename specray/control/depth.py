@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specray.control.loops import taking
 from specray.control.roofline import Numbers, StepLoad, StepTime
 
 NO_LIMIT = sys.maxsize
@@ -87,26 +88,19 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     it, of its own and of other requests', never on one of a token behind it, which would tell which
     token was drawn.
     """
-    survivals = chains.survivals.ravel()
-    order = np.argsort(-survivals, kind="stable")[: batch.max_drafts]
-    gains = survivals[order]
-    order = order[: np.searchsorted(-gains, 0.0)]  # what is never accepted is not taken for free
-    expected = batch.num_sure + np.concatenate(([0.0], np.cumsum(gains[: len(order)])))
-    num_drafts = np.arange(len(order) + 1, dtype=np.float64)
-    seconds = step_time.predict(batch.load, num_drafts)
-    step_s = seconds + (batch.wait_s - batch.sunk_s)
-    plain_s = float(seconds[0]) - batch.sunk_s
-    if not step_s[0] > 0:
-        nothing = (0,) * len(chains.max_depths)
-        return DepthPlan(nothing, float(expected[0]), float(step_s[0]), plain_s)
-    goodput = expected / (step_s + (batch.prudence - 1) * (seconds - seconds[0]))
-    rises = goodput[1:] > goodput[:-1]
-    num_taken = len(rises) if rises.all() else int(np.argmin(rises))
-    rows = order[:num_taken] // max(1, chains.survivals.shape[1])
-    depths = np.bincount(rows, minlength=len(chains.max_depths))
-    committed, taken_s = float(expected[num_taken]), float(step_s[num_taken])
-    saved_s = committed * float(step_s[0]) / batch.num_sure - taken_s if batch.num_sure else 0.0
-    return DepthPlan(tuple(depths.tolist()), committed, taken_s, plain_s, saved_s)
+    order = (-chains.survivals.ravel()).argsort(kind="stable")[: batch.max_drafts]
+    seconds = step_time.predict(batch.load, np.arange(len(order) + 1, dtype=np.float64))
+    lost_s = batch.wait_s - batch.sunk_s
+    depths = np.zeros(len(chains.max_depths), np.intp)
+    num_taken, committed = 0, float(batch.num_sure)
+    first_s = float(seconds[0])
+    if first_s + lost_s > 0:
+        num_taken, committed = taking()(
+            *(chains.survivals, order, seconds, committed, lost_s, batch.prudence, depths)
+        )
+    taken_s = float(seconds[num_taken]) + lost_s
+    saved_s = committed * (first_s + lost_s) / batch.num_sure - taken_s if batch.num_sure else 0.0
+    return DepthPlan(tuple(depths.tolist()), committed, taken_s, first_s - batch.sunk_s, saved_s)
 
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:

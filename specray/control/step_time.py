@@ -118,17 +118,21 @@ class StepTimeModel:
             others = load._replace(num_tokens=load.num_tokens - num_prefill)
             others_s = self._tokens_s(others, num_drafts)
             seconds = np.maximum(seconds - saved * num_prefill, others_s)
-        now: Numbers = (seconds + fixed + per_draft * num_drafts) * math.exp(self._level)
-        return now
+        seconds += fixed
+        if per_draft > 0:
+            seconds += per_draft * num_drafts
+        seconds *= math.exp(self._level)
+        return seconds
 
     def _tokens_s(self, load: StepLoad, num_drafts: Numbers) -> Numbers:
         """What grows with a step's tokens."""
         scale, _, token, *beyond = self._coefficients[: 3 + len(_KNOTS)].tolist()
-        num_tokens = load.num_tokens + num_drafts
-        seconds: Numbers = scale * self._prior.predict(load, num_drafts) + token * num_tokens
+        seconds: Numbers = scale * self._prior.predict(load, num_drafts)
+        if token > 0:
+            seconds += token * (load.num_tokens + num_drafts)
         for knot, cost in zip(_KNOTS, beyond, strict=True):
             if cost > 0:
-                seconds += cost * np.maximum(0.0, num_tokens - knot)
+                seconds += cost * np.maximum(0.0, (load.num_tokens - knot) + num_drafts)
         return seconds
 
     def step_s(self, load: StepLoad) -> float:

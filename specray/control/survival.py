@@ -1,7 +1,6 @@
 """How likely each token of a proposal is to be accepted, learnt from what was accepted."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from specray.control.acceptance import INITIAL_RATE, AcceptanceRate, source_acceptance
 from specray.control.calibration import Calibration
 from specray.control.depth import Chains
+from specray.control.loops import NUM_FEATURES, judging
 from specray.control.roofline import Numbers
 from specray.types import Source
 
@@ -18,11 +18,15 @@ _IDLE_FORGETTING = 0.99  # per step in which nothing is verified
 _LEAST_OF_REQUEST = 3.0  # tokens' worth of evidence that remain then
 _LEAST_OF_SOURCE = 30.0
 _CAUTION = 5.0  # as if so much information were there for the coefficients to begin with
-_LEAST, _MOST = 0.02, 0.98  # of any rate or confidence: nothing is certain
+_UNKNOWN = -1.0  # a confidence
 _LARGEST = 8.0  # of a coefficient
 # Bias, logit of the request's rate, logarithm of the place, temperature, logit of the confidence.
-_BLIND = np.array([0.0, 1.0, 0.0, 0.0])
+_BLIND = np.array([0.0, 1.0, 0.0, 0.0, 0.0])
 _SEEING = np.array([0.0, 0.5, 0.0, 0.0, 0.5])
+
+
+_Likeness = tuple[Source, bool, bool]
+"""Of offers that one head judges: their source, if greedy, and if all confidences are known."""
 
 
 class Offer(NamedTuple):
@@ -63,13 +67,13 @@ class SurvivalModel:
     def __init__(self) -> None:
         self.calibration = Calibration()
         self._rates: dict[tuple[Source, bool], AcceptanceRate] = {}
-        self._heads: dict[tuple[Source, bool, bool], _Head] = {}
+        self._heads: dict[_Likeness, _Head] = {}
         self._num_idle = 0  # steps for which sources have yet to fade
+        self._judge = judging()
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
         """The survival of each token of some offers."""
-        depths = np.array([offer.max_depth for offer in offers], np.intp)
-        return self._predict(self._by_head(offers, depths), depths)
+        return self._judged(offers).chains
 
     def observe(self, verifications: Sequence[Verification]) -> float:
         """Learn from verifications, and keep score of what was predicted for them.
@@ -79,17 +83,18 @@ class SurvivalModel:
         """
         self._fade_sources()
         offers = [verification.offer for verification in verifications]
-        depths = np.array([offer.max_depth for offer in offers], np.intp)
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
-        groups = self._by_head(offers, depths)
-        chains = self._predict(groups, depths)
+        chains, likenesses, heads, features = self._judged(offers)
         self.calibration.observe(chains, accepted)
-        num_tried = np.minimum(accepted + 1, depths)  # a chain ends at its first rejection
-        for head, rows, features in groups:
-            places = np.arange(features.shape[1])
+        # A chain ends at its first rejection.
+        num_tried = np.minimum(accepted + 1, chains.max_depths)
+        places = np.arange(features.shape[1])
+        for likeness, index in likenesses.items():
+            rows = (heads == index).nonzero()[0]
             is_tried = places < num_tried[rows, None]
-            head.learn(features[is_tried], (places < accepted[rows, None])[is_tried])
-            rate = self._rate(offers[rows[0]])
+            has_survived = (places < accepted[rows, None])[is_tried]
+            self._heads[likeness].learn(features[rows][is_tried], has_survived)
+            rate = self._rate(*likeness[:2])
             rate.add(int(num_tried[rows].sum()), int(accepted[rows].sum()))
         for offer, num_accepted in verifications:
             offer.acceptance.observe(offer.max_depth, num_accepted)
@@ -116,52 +121,63 @@ class SurvivalModel:
         for head in self._heads.values():
             head.fade(keep)
 
-    def _predict(self, groups: "Sequence[_Group]", depths: NDArray[np.intp]) -> Chains:
-        chances = np.zeros((len(depths), depths.max(initial=0)))
-        for head, rows, features in groups:
-            chances[rows] = head.chances(features)
-        chances[np.arange(chances.shape[1]) >= depths[:, None]] = 0.0
-        survivals: Numbers = np.multiply.accumulate(chances, axis=1)
-        return Chains(survivals, depths)
-
-    def _by_head(self, offers: Sequence[Offer], depths: NDArray[np.intp]) -> "list[_Group]":
-        """The offers that are judged alike, together."""
-        keyed: dict[tuple[Source, bool, bool], list[int]] = {}
+    def _judged(self, offers: Sequence[Offer]) -> "_Judged":
+        num_places = max((offer.max_depth for offer in offers), default=0)
+        judged = _Judged.empty(offers, num_places)
+        if num_places == 0:
+            return judged
+        priors, rates = [], []
+        confidences: list[float] = []
+        unknown, likenesses = (_UNKNOWN,) * num_places, judged.likenesses
         for row, offer in enumerate(offers):
-            if offer.max_depth > 0:
-                is_seen = len(offer.confidences) >= offer.max_depth
-                key = (offer.source, offer.temperature == 0.0, is_seen)
-                keyed.setdefault(key, []).append(row)
-        depth = int(depths.max(initial=0))
-        groups = []
-        for key, rows in keyed.items():
-            if key not in self._heads:
-                self._heads[key] = _Head(_SEEING if key[2] else _BLIND)
-            features = self._features([offers[row] for row in rows], depth, is_seeing=key[2])
-            groups.append(_Group(self._heads[key], np.array(rows, np.intp), features))
-        return groups
+            is_seen = len(offer.confidences) >= offer.max_depth > 0
+            likeness = (offer.source, offer.temperature == 0.0, is_seen)
+            head = likenesses.setdefault(likeness, len(likenesses))
+            if head == len(priors):
+                priors.append(self._rate(*likeness[:2]).rate(INITIAL_RATE))
+                if likeness not in self._heads:
+                    self._heads[likeness] = _Head(_SEEING if is_seen else _BLIND)
+            judged.heads[row] = head
+            rates.append(offer.acceptance.rate(priors[head]))
+            confidences += (*offer.confidences, *unknown)[:num_places] if is_seen else unknown
+        self._judge(
+            judged.chains.max_depths,
+            np.array(rates),
+            np.array([offer.temperature for offer in offers]),
+            np.array(confidences).reshape(len(offers), num_places),
+            judged.heads,
+            np.array([self._heads[likeness].coefficients for likeness in likenesses]),
+            judged.features,
+            judged.chains.survivals,
+        )
+        return judged
 
-    def _features(self, offers: Sequence[Offer], depth: int, *, is_seeing: bool) -> Numbers:
-        """Of each token of offers that are judged alike: [offers, depth, coefficients]."""
-        prior = self._rate(offers[0]).rate(INITIAL_RATE)
-        features = np.ones((len(offers), depth, 5 if is_seeing else 4))
-        rates = np.array([offer.acceptance.rate(prior) for offer in offers])
-        features[:, :, 1] = _logits(rates)[:, None]
-        features[:, :, 2] = np.log(np.arange(1, depth + 1))
-        features[:, :, 3] = np.array([offer.temperature for offer in offers])[:, None]
-        if is_seeing:
-            padding = (0.5,) * depth
-            padded = chain.from_iterable((*o.confidences, *padding)[:depth] for o in offers)
-            confidences = np.fromiter(padded, np.float64, len(offers) * depth)
-            features[:, :, 4] = _logits(confidences).reshape(len(offers), depth)
-        return features
-
-    def _rate(self, offer: Offer) -> AcceptanceRate:
-        """The rate over all requests like this one, the prior of new ones."""
-        key = (offer.source, offer.temperature == 0.0)
+    def _rate(self, source: Source, is_greedy: bool) -> AcceptanceRate:  # noqa: FBT001
+        """The rate over all requests of a kind, the prior of new ones."""
+        key = (source, is_greedy)
         if key not in self._rates:
             self._rates[key] = source_acceptance()
         return self._rates[key]
+
+
+class _Judged(NamedTuple):
+    """Offers' survivals, and what they follow from."""
+
+    chains: Chains
+    likenesses: dict[_Likeness, int]  # -> what the offers' `heads` say
+    heads: NDArray[np.intp]  # [offers]
+    features: Numbers  # [offers, places, features]; those behind the end of a chain mean nothing
+
+    @classmethod
+    def empty(cls, offers: Sequence[Offer], num_places: int) -> "_Judged":
+        """With room for what is to be known of them."""
+        depths = np.array([offer.max_depth for offer in offers], np.intp)
+        return cls(
+            Chains(np.empty((len(offers), num_places)), depths),
+            {},
+            np.empty(len(offers), np.intp),
+            np.empty((len(offers), num_places, NUM_FEATURES)),
+        )
 
 
 class _Head:
@@ -195,17 +211,3 @@ class _Head:
         pull = (1 - keep) * self._caution @ (self.coefficients - self._start)
         step = np.linalg.solve(self._information, features.T @ (answers - chances) - pull)
         self.coefficients = np.clip(self.coefficients + step, -_LARGEST, _LARGEST)
-
-
-class _Group(NamedTuple):
-    """Offers that one head judges."""
-
-    head: _Head
-    rows: NDArray[np.intp]
-    features: Numbers  # [rows, depth, coefficients]; those behind the end of a chain mean nothing
-
-
-def _logits(rates: Numbers) -> Numbers:
-    bounded = rates.clip(_LEAST, _MOST)
-    logits: Numbers = np.log(bounded / (1 - bounded))
-    return logits
