@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specray.control.depth import Chains
 from specray.control.roofline import Numbers
 
 NUM_BINS = 10
@@ -20,16 +19,19 @@ class Calibration:
     num_accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(NUM_BINS, np.int64))
     sum_predicted: Numbers = field(default_factory=lambda: np.zeros(NUM_BINS))
 
-    def observe(self, chains: Chains, num_accepted: NDArray[np.intp]) -> None:
+    def observe(
+        self, predicted: Numbers, depths: NDArray[np.intp], num_accepted: NDArray[np.intp]
+    ) -> None:
         """Count the tokens of verified chains.
 
         Args:
-            chains: As they were predicted.
+            predicted: [requests, places]: survivals.
+            depths: [requests], of the chains.
             num_accepted: [requests], of each chain.
         """
-        places = np.arange(chains.survivals.shape[1])
-        is_token = places < chains.max_depths[:, None]
-        survivals = chains.survivals[is_token]
+        places = np.arange(predicted.shape[1])
+        is_token = places < depths[:, None]
+        survivals = predicted[is_token]
         has_survived = (places < num_accepted[:, None])[is_token]
         bins = np.minimum((survivals * NUM_BINS).astype(np.intp), NUM_BINS - 1)
         self.num_tokens += np.bincount(bins, minlength=NUM_BINS)

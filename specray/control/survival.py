@@ -85,7 +85,7 @@ class SurvivalModel:
         offers = [verification.offer for verification in verifications]
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
         chains, likenesses, heads, features = self._judged(offers)
-        self.calibration.observe(chains, accepted)
+        self.calibration.observe(*chains, accepted)
         # A chain ends at its first rejection.
         num_tried = np.minimum(accepted + 1, chains.max_depths)
         places = np.arange(features.shape[1])
@@ -126,7 +126,8 @@ class SurvivalModel:
         judged = _Judged.empty(offers, num_places)
         if num_places == 0:
             return judged
-        priors, rates = [], []
+        priors: list[float] = []  # by head
+        rates: list[float] = []
         confidences: list[float] = []
         unknown, likenesses = (_UNKNOWN,) * num_places, judged.likenesses
         for row, offer in enumerate(offers):
@@ -152,7 +153,7 @@ class SurvivalModel:
         )
         return judged
 
-    def _rate(self, source: Source, is_greedy: bool) -> AcceptanceRate:  # noqa: FBT001
+    def _rate(self, source: Source, is_greedy: bool) -> AcceptanceRate:
         """The rate over all requests of a kind, the prior of new ones."""
         key = (source, is_greedy)
         if key not in self._rates:

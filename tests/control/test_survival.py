@@ -7,7 +7,7 @@ import pytest
 
 from specray.control.acceptance import request_acceptance
 from specray.control.calibration import Calibration, expected_error
-from specray.control.depth import Chains, even_chains
+from specray.control.depth import even_chains
 from specray.control.survival import Offer, SurvivalModel, Verification
 
 DEPTH = 4
@@ -153,7 +153,7 @@ def survivals_of_new(model: SurvivalModel) -> float:
 
 def test_calibration_counts_survivors_by_what_was_predicted() -> None:
     calibration = Calibration()
-    calibration.observe(even_chains([0.95, 0.5], [2, 1]), np.array([1, 1]))
+    calibration.observe(*even_chains([0.95, 0.5], [2, 1]), np.array([1, 1]))
 
     assert calibration.num_tokens.tolist() == [0] * 5 + [1, 0, 0, 0, 2]
     assert calibration.num_accepted.tolist() == [0] * 5 + [1, 0, 0, 0, 1]
@@ -162,7 +162,7 @@ def test_calibration_counts_survivors_by_what_was_predicted() -> None:
 
 def test_a_certain_prediction_lies_in_the_last_bin() -> None:
     calibration = Calibration()
-    calibration.observe(Chains(np.ones((1, 1)), np.array([1])), np.array([1]))
+    calibration.observe(np.ones((1, 1)), np.array([1]), np.array([1]))
 
     assert calibration.num_tokens[9] == 1
 
