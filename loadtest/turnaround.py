@@ -33,7 +33,6 @@ THIS = "loadtest.turnaround"
 UNCAPPED = (None,)
 BOUND_S = 0.0015
 SIZES = (1, 8)  # requests at once
-GREEDY = (0.0,)
 
 
 class TimingScheduler(SpeculativeScheduler):
@@ -66,7 +65,7 @@ def num_lines(journal: Path) -> int:
     return len(journal.read_text().splitlines())
 
 
-async def load(url: str, seconds: float, journal: Path) -> list[int]:
+async def load(url: str, seconds: float, temperature: float, journal: Path) -> list[int]:
     """Returns how many lines the journal had after each number at once."""
     ends = []
     endpoint = CappedEndpoint(url)
@@ -77,7 +76,7 @@ async def load(url: str, seconds: float, journal: Path) -> list[int]:
     for size in SIZES:
         async with asyncio.TaskGroup() as workers:
             for _ in range(size):
-                workers.create_task(work(endpoint, prompts, turns, seconds, GREEDY))
+                workers.create_task(work(endpoint, prompts, turns, seconds, (temperature,)))
         ends.append(num_lines(journal))
     await endpoint.close()
     return ends
@@ -109,6 +108,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("deployments/local-hybrid.yaml"))
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each number at once")
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     command = " ".join([f"python -m {THIS}", *sys.argv[1:]])
@@ -119,7 +119,7 @@ def main() -> None:
         with run_service(
             str(config), [sys.executable, "-m", THIS, record_steps.SERVE, str(config)]
         ) as url:
-            ends = asyncio.run(load(url, args.seconds, journal))
+            ends = asyncio.run(load(url, args.seconds, args.temperature, journal))
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
     rows = []
     for size, start, end in zip(SIZES, (0, *ends), ends, strict=False):

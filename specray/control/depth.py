@@ -88,19 +88,24 @@ def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
     it, of its own and of other requests', never on one of a token behind it, which would tell which
     token was drawn.
     """
-    order = (-chains.survivals.ravel()).argsort(kind="stable")[: batch.max_drafts]
+    most = min(batch.max_drafts, int(chains.max_depths.sum()))  # what lies beyond sorts last
+    order = (-chains.survivals.ravel()).argsort(kind="stable")[:most]
     seconds = step_time.predict(batch.load, np.arange(len(order) + 1, dtype=np.float64))
-    lost_s = batch.wait_s - batch.sunk_s
-    depths = np.zeros(len(chains.max_depths), np.intp)
-    num_taken, committed = 0, float(batch.num_sure)
-    first_s = float(seconds[0])
-    if first_s + lost_s > 0:
+    if len(seconds) != len(order) + 1:
+        raise ValueError("a step time has to predict each number of draft tokens")
+    other_s = batch.wait_s - batch.sunk_s
+    depths = np.zeros(len(chains.survivals), np.intp)
+    num_taken, committed, saved_s = 0, float(batch.num_sure), 0.0
+    first_s = float(seconds[0]) + other_s
+    if first_s > 0:
         num_taken, committed = taking()(
-            *(chains.survivals, order, seconds, committed, lost_s, batch.prudence, depths)
+            *(chains.survivals, order, seconds, committed, other_s, batch.prudence, depths)
         )
-    taken_s = float(seconds[num_taken]) + lost_s
-    saved_s = committed * (first_s + lost_s) / batch.num_sure - taken_s if batch.num_sure else 0.0
-    return DepthPlan(tuple(depths.tolist()), committed, taken_s, first_s - batch.sunk_s, saved_s)
+    taken_s = float(seconds[num_taken]) + other_s
+    if first_s > 0 and batch.num_sure:
+        saved_s = committed * first_s / batch.num_sure - taken_s
+    plain_s = float(seconds[0]) - batch.sunk_s
+    return DepthPlan(tuple(depths.tolist()), committed, taken_s, plain_s, saved_s)
 
 
 def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:

@@ -9,13 +9,17 @@ from functools import cache
 from typing import Any, Final
 
 import numba
+import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
-Array = Any  # of numpy
-Judge = Callable[[Array, Array, Array, Array, Array, Array, Array, Array], None]
-Take = Callable[[Array, Array, Array, float, float, float, Array], tuple[int, float]]
+Array = Any  # of numpy, where numba compiles the loops for it
+Reals, Integers = NDArray[np.float64], NDArray[np.intp]
+Judge = Callable[[Integers, Reals, Reals, Reals, Integers, Reals, Reals, Reals], None]
+Take = Callable[[Reals, Integers, Reals, float, float, float, Integers], tuple[int, float]]
 
 NUM_FEATURES: Final = 5  # bias, logits of rate and confidence, logarithm of place, temperature
+UNKNOWN: Final = -1.0  # a confidence
 _LEAST, _MOST = 0.02, 0.98  # of any rate or confidence: nothing is certain
 
 _Integers, _Reals = types.int64[::1], types.float64[::1]
@@ -37,7 +41,7 @@ def judging() -> Judge:
         depths: [requests] int64: of chains; what lies beyond has survival 0.
         rates: [requests]: the requests' acceptance rates.
         temperatures: [requests].
-        confidences: [requests, places]; negative where there is none.
+        confidences: [requests, places], or `UNKNOWN`.
         heads: [requests] int64: whose coefficients judge them.
         coefficients: [heads, features].
         features: [requests, places, features], overwritten.
@@ -63,7 +67,7 @@ def judging() -> Judge:
                 feature = features[row, place]
                 feature[0], feature[1], feature[2] = 1.0, rate, math.log(place + 1)
                 feature[3] = temperatures[row]
-                feature[4] = _logit(confidence) if confidence >= 0 else 0.0
+                feature[4] = _logit(confidence) if confidence != UNKNOWN else 0.0
                 logit = 0.0
                 for i in range(NUM_FEATURES):
                     logit += feature[i] * coefficients[heads[row], i]
@@ -82,9 +86,9 @@ def taking() -> Take:
 
         survivals: [requests, places].
         order: [tokens] int64: tokens of `survivals`, row by row, the likeliest first.
-        seconds: [tokens + 1]: of steps that verify none, one, two ... of them.
+        seconds: [tokens + 1], unchecked: of steps that verify none, one, two ... of them.
         num_sure: tokens that the step commits in any case.
-        lost_s: seconds that it takes besides.
+        other_s: seconds that it takes besides; negative where more of it is sunk.
         prudence: how often what draft tokens add counts.
         depths: [requests] int64, zeros: the depths to be.
 
@@ -98,17 +102,17 @@ def taking() -> Take:
         order: Array,
         seconds: Array,
         num_sure: float,
-        lost_s: float,
+        other_s: float,
         prudence: float,
         depths: Array,
     ) -> tuple[int, float]:
         num_places = survivals.shape[1]
         num_taken, num_expected = 0, num_sure
-        goodput = num_sure / (seconds[0] + lost_s)
+        goodput = num_sure / (seconds[0] + other_s)
         for token in order:
             gain = survivals[token // num_places, token % num_places]
             step_s = seconds[num_taken + 1]
-            counted_s = step_s + lost_s + (prudence - 1) * (step_s - seconds[0])
+            counted_s = step_s + other_s + (prudence - 1) * (step_s - seconds[0])
             grown = (num_expected + gain) / counted_s
             # What is never accepted is not taken for free.
             if not (gain > 0 and grown > goodput):

@@ -12,6 +12,7 @@ from specray.control.depth import NO_LIMIT, Batch, DepthPlan
 from specray.control.latency import ArrivalRate, WaitTime
 from specray.control.lessons import Lessons
 from specray.control.looks import Looks
+from specray.control.loops import taking
 from specray.control.overhead import Overhead
 from specray.control.plain_turns import PlainTurns
 from specray.control.policies import make_policy
@@ -24,7 +25,7 @@ from specray.types import DRAFT_SOURCES, DepthRule, GoodputRule, Source
 from specray.wire.stats import Prospect
 
 _GOODPUT = GoodputRule()
-_PROSPECT_PERIOD = 16  # steps; a plan takes some 50 µs
+_PROSPECT_PERIOD = 16  # steps
 _SAME_WAIT = 0.02  # of a step, by which the waits for one token and for two may differ
 _PROSPECT_GAIN = 0.2  # of each look after a verification, once there has been one
 _GUESS_GAIN = 0.01  # of each other: what has been given up is thought better of, but slowly
@@ -55,7 +56,11 @@ class Planner:
         step_time: StepTimeModel | None = None,
         roofline: Roofline | None = None,
     ) -> None:
-        """Takes the rule to plan by, and what is known of step times and hardware already."""
+        """Takes the rule to plan by, and what is known of step times and hardware already.
+
+        Compiles its loops, be it for a rule that is chosen later: no step is to wait for that.
+        """
+        taking()
         self._rule, self._policy = rule, make_policy(rule)
         self._roofline = roofline
         self._load = StepLoad(0, 0, 0)

@@ -4,7 +4,6 @@ from typing import Protocol
 
 from specray.control.acceptance import AcceptanceRate
 from specray.control.depth import Batch, Chains, DepthPlan, plan_depths, uniform_plan
-from specray.control.loops import taking
 from specray.control.roofline import StepTime
 from specray.types import (
     AcceptanceRule,
@@ -41,9 +40,6 @@ class Goodput:
     """Expected commits per predicted second, token by token, with the batch's prudence."""
 
     weighs_costs = True
-
-    def __init__(self) -> None:
-        taking()  # compiled before the first request
 
     def plan(self, chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:
         """See `plan_depths`."""

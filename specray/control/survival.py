@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from specray.control.acceptance import INITIAL_RATE, AcceptanceRate, source_acceptance
 from specray.control.calibration import Calibration
 from specray.control.depth import Chains
-from specray.control.loops import NUM_FEATURES, judging
+from specray.control.loops import NUM_FEATURES, UNKNOWN, judging
 from specray.control.roofline import Numbers
 from specray.types import Source
 
@@ -18,7 +18,6 @@ _IDLE_FORGETTING = 0.99  # per step in which nothing is verified
 _LEAST_OF_REQUEST = 3.0  # tokens' worth of evidence that remain then
 _LEAST_OF_SOURCE = 30.0
 _CAUTION = 5.0  # as if so much information were there for the coefficients to begin with
-_UNKNOWN = -1.0  # a confidence
 _LARGEST = 8.0  # of a coefficient
 # Bias, logit of the request's rate, logarithm of the place, temperature, logit of the confidence.
 _BLIND = np.array([0.0, 1.0, 0.0, 0.0, 0.0])
@@ -85,11 +84,11 @@ class SurvivalModel:
         offers = [verification.offer for verification in verifications]
         accepted = np.array([v.num_accepted for v in verifications], np.intp)
         chains, likenesses, heads, features = self._judged(offers)
-        self.calibration.observe(*chains, accepted)
+        self.calibration.observe(chains.survivals, chains.max_depths, accepted)
         # A chain ends at its first rejection.
         num_tried = np.minimum(accepted + 1, chains.max_depths)
         places = np.arange(features.shape[1])
-        for likeness, index in likenesses.items():
+        for index, likeness in enumerate(likenesses):
             rows = (heads == index).nonzero()[0]
             is_tried = places < num_tried[rows, None]
             has_survived = (places < accepted[rows, None])[is_tried]
@@ -123,35 +122,46 @@ class SurvivalModel:
 
     def _judged(self, offers: Sequence[Offer]) -> "_Judged":
         num_places = max((offer.max_depth for offer in offers), default=0)
-        judged = _Judged.empty(offers, num_places)
-        if num_places == 0:
-            return judged
-        priors: list[float] = []  # by head
-        rates: list[float] = []
-        confidences: list[float] = []
-        unknown, likenesses = (_UNKNOWN,) * num_places, judged.likenesses
+        depths = np.array([offer.max_depth for offer in offers], np.intp)
+        survivals = np.zeros((len(offers), num_places))
+        features = np.zeros((len(offers), num_places, NUM_FEATURES))
+        likenesses, heads, rates = self._likenesses(offers)
+        if likenesses:
+            self._judge(
+                depths,
+                rates,
+                np.array([offer.temperature for offer in offers], np.float64),
+                _confidences(offers, num_places),
+                heads,
+                np.array([self._heads[likeness].coefficients for likeness in likenesses]),
+                features,
+                survivals,
+            )
+        return _Judged(Chains(survivals, depths), likenesses, heads, features)
+
+    def _likenesses(
+        self, offers: Sequence[Offer]
+    ) -> tuple[tuple[_Likeness, ...], NDArray[np.intp], Numbers]:
+        """Those that there are, and of each offer the index of its own and the request's rate.
+
+        Offers without tokens have none.
+        """
+        indices: dict[_Likeness, int] = {}
+        priors: list[float] = []
+        heads, rates = np.zeros(len(offers), np.intp), np.zeros(len(offers))
         for row, offer in enumerate(offers):
-            is_seen = len(offer.confidences) >= offer.max_depth > 0
+            if offer.max_depth < 1:
+                continue
+            is_seen = len(offer.confidences) >= offer.max_depth
             likeness = (offer.source, offer.temperature == 0.0, is_seen)
-            head = likenesses.setdefault(likeness, len(likenesses))
-            if head == len(priors):
+            index = indices.setdefault(likeness, len(priors))
+            if index == len(priors):
                 priors.append(self._rate(*likeness[:2]).rate(INITIAL_RATE))
                 if likeness not in self._heads:
                     self._heads[likeness] = _Head(_SEEING if is_seen else _BLIND)
-            judged.heads[row] = head
-            rates.append(offer.acceptance.rate(priors[head]))
-            confidences += (*offer.confidences, *unknown)[:num_places] if is_seen else unknown
-        self._judge(
-            judged.chains.max_depths,
-            np.array(rates),
-            np.array([offer.temperature for offer in offers]),
-            np.array(confidences).reshape(len(offers), num_places),
-            judged.heads,
-            np.array([self._heads[likeness].coefficients for likeness in likenesses]),
-            judged.features,
-            judged.chains.survivals,
-        )
-        return judged
+            heads[row] = index
+            rates[row] = offer.acceptance.rate(priors[index])
+        return tuple(indices), heads, rates
 
     def _rate(self, source: Source, is_greedy: bool) -> AcceptanceRate:
         """The rate over all requests of a kind, the prior of new ones."""
@@ -161,24 +171,26 @@ class SurvivalModel:
         return self._rates[key]
 
 
+def _confidences(offers: Sequence[Offer], num_places: int) -> Numbers:  # [offers, places]
+    unknown = (UNKNOWN,) * num_places
+    if not any(offer.confidences for offer in offers):
+        return np.full((len(offers), num_places), UNKNOWN)
+    known = [
+        (*offer.confidences, *unknown)[:num_places]
+        if len(offer.confidences) >= offer.max_depth
+        else unknown
+        for offer in offers
+    ]
+    return np.array(known, np.float64)
+
+
 class _Judged(NamedTuple):
     """Offers' survivals, and what they follow from."""
 
     chains: Chains
-    likenesses: dict[_Likeness, int]  # -> what the offers' `heads` say
-    heads: NDArray[np.intp]  # [offers]
+    likenesses: tuple[_Likeness, ...]
+    heads: NDArray[np.intp]  # [offers]: the index of each one's likeness; any if without tokens
     features: Numbers  # [offers, places, features]; those behind the end of a chain mean nothing
-
-    @classmethod
-    def empty(cls, offers: Sequence[Offer], num_places: int) -> "_Judged":
-        """With room for what is to be known of them."""
-        depths = np.array([offer.max_depth for offer in offers], np.intp)
-        return cls(
-            Chains(np.empty((len(offers), num_places)), depths),
-            {},
-            np.empty(len(offers), np.intp),
-            np.empty((len(offers), num_places, NUM_FEATURES)),
-        )
 
 
 class _Head:

@@ -13,6 +13,7 @@ from specray.control.acceptance import AcceptanceRate, request_acceptance
 from specray.control.depth import DepthPlan
 from specray.control.hardware import HardwareProfile
 from specray.control.latency import WaitTime
+from specray.control.loops import taking
 from specray.control.planner import Planner, Surroundings
 from specray.control.probes import PROBE_DEPTH
 from specray.control.roofline import ModelShape, Roofline, StepLoad
@@ -145,6 +146,14 @@ def test_a_fixed_depth_is_asked_for_however_long_it_takes() -> None:
     offers = [Offer(acceptance, "model", MAX_DEPTH) for acceptance in engine.acceptances]
 
     assert engine.planner.wanted_depths(offers, 0, lambda depth: 0.1 * depth) == (5,)
+
+
+def test_no_step_waits_for_loops_to_be_compiled_when_the_rule_changes() -> None:
+    taking.cache_clear()
+
+    Planner(FixedRule(depth=5))
+
+    assert taking.cache_info().currsize == 1
 
 
 def test_a_good_draft_is_used_to_the_full_from_the_first_steps_on() -> None:

@@ -107,6 +107,38 @@ def test_nobody_to_speculate_for() -> None:
     assert SurvivalModel().chains([]).survivals.size == 0
 
 
+def test_offers_of_all_kinds_together_are_judged_as_each_alone() -> None:
+    model = SurvivalModel()
+    serve(model, lambda confidence, place: confidence, 100)
+    serve(model, lambda confidence, place: 0.5, 100, is_seen=False)
+    offers = [
+        Offer(request_acceptance(), "model", 3, 0.0, (0.2, 0.9, 0.7)),
+        Offer(request_acceptance(), "model", 0, 0.0, (0.9,)),
+        Offer(request_acceptance(), "model", 2, 0.0, (0.2, 0.9, 0.7)),  # more than it needs
+        Offer(request_acceptance(), "model", 3),
+        Offer(request_acceptance(), "prompt_lookup", 4, 1.0),
+        Offer(request_acceptance(), "model", 2, 0.0, (0.4,)),
+    ]
+    for offer in offers[::2]:
+        offer.acceptance.observe(4, 3)
+    together = model.chains(offers).survivals
+
+    for offer, row in zip(offers, together.tolist(), strict=True):
+        alone = model.chains([offer]).survivals[0].tolist()
+        assert row == pytest.approx([*alone, *[0.0] * (4 - offer.max_depth)])
+
+
+def test_whole_numbers_are_as_good_as_others() -> None:
+    """An engine in the caller's process passes on a temperature as it was given."""
+    model, acceptance = SurvivalModel(), request_acceptance()
+
+    whole = model.chains([Offer(acceptance, "model", 2, 1, (1, 0))]).survivals
+
+    assert whole.tolist() == (
+        model.chains([Offer(acceptance, "model", 2, 1.0, (1.0, 0.0))]).survivals.tolist()
+    )
+
+
 def test_too_few_confidences_count_as_none() -> None:
     model = SurvivalModel()
     offer = Offer(request_acceptance(), "model", 3, 0.0, (0.9,))

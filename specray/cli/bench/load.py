@@ -9,6 +9,7 @@ text, and pay for the prefills of more answers.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count, islice
 
 from specray.cli.bench.client import Endpoint, Request
@@ -16,19 +17,40 @@ from specray.cli.bench.plan import Cell, Plan
 from specray.errors import StartupError
 
 
+_LONGEST_RAMP = 10  # times as long as it is to take
+
+
 class TokenWindow:
-    """Counts the tokens that arrive from `opens_at` until just before `closes_at`."""
+    """Counts tokens while all streams are in their stride.
 
-    def __init__(self, opens_at: float, closes_at: float, clock: Callable[[], float]) -> None:
-        self.closes_at = closes_at
+    It opens after the ramp, once the first answer of each stream has begun: on a slow machine the
+    prefills of all of them at once, as they never come again, may take longer than the window.
+    """
+
+    def __init__(
+        self, num_streams: int, ramp_s: float, window_s: float, clock: Callable[[], float]
+    ) -> None:
         self.num_tokens = 0
-        self._opens_at = opens_at
+        self._ramp_ends_at = clock() + ramp_s
+        self._opens_at = clock() + _LONGEST_RAMP * ramp_s  # at the latest
+        self._window_s = window_s
         self._clock = clock
+        self._silent = set(range(num_streams))
 
-    def add(self, num_tokens: int) -> None:
+    @property
+    def closes_at(self) -> float:
+        """As far as is known yet."""
+        return self._opens_at + self._window_s
+
+    def add(self, stream: int, num_tokens: int) -> None:
         """Takes note of tokens that have arrived just now."""
-        if self._opens_at <= self._clock() < self.closes_at:
+        now = self._clock()
+        if self._opens_at <= now < self.closes_at:
             self.num_tokens += num_tokens
+        if stream in self._silent:
+            self._silent.remove(stream)
+            if not self._silent:
+                self._opens_at = min(self._opens_at, max(self._ramp_ends_at, now))
 
 
 def make_queues(
@@ -58,12 +80,7 @@ async def run_workers(
     Raises:
         StartupError: if the service fails one of the requests; the others are cancelled.
     """
-    try:
-        async with asyncio.TaskGroup() as workers:
-            for queue in queues:
-                workers.create_task(_work(endpoint, queue, hear))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
+    await _run(endpoint, [(queue, hear) for queue in queues])
 
 
 async def measure_speed(
@@ -94,25 +111,40 @@ async def time_answers(endpoint: Endpoint, requests: Iterator[Request]) -> float
 
 
 async def count_tokens(
-    endpoint: Endpoint, queues: Iterable[Iterator[Request]], *, ramp_s: float, window_s: float
+    endpoint: Endpoint, queues: Sequence[Iterator[Request]], *, ramp_s: float, window_s: float
 ) -> int:
     """The tokens that arrive in the window after the ramp; all streams are closed at its end.
 
     Raises:
         StartupError: if the service fails a request, or if nothing arrives in the window.
     """
-    clock = asyncio.get_running_loop().time
-    opens_at = clock() + ramp_s
-    window = TokenWindow(opens_at, opens_at + window_s, clock)
+    window = TokenWindow(len(queues), ramp_s, window_s, asyncio.get_running_loop().time)
     with suppress(TimeoutError):
-        async with asyncio.timeout_at(window.closes_at):
-            await run_workers(endpoint, queues, window.add)
+        async with asyncio.timeout_at(window.closes_at) as timeout:
+
+            def hear(stream: int, num_tokens: int) -> None:
+                window.add(stream, num_tokens)
+                if timeout.when() != window.closes_at:
+                    timeout.reschedule(window.closes_at)
+
+            await _run(endpoint, [(queue, partial(hear, i)) for i, queue in enumerate(queues)])
     if not window.num_tokens:
         raise StartupError(
-            f"no token arrived in {window_s:g} s after a ramp of {ramp_s:g} s; "
+            f"no token arrived in {window_s:g} s after a ramp of {ramp_s:g} s or more; "
             "the service is stuck, or far too slow to be measured"
         )
     return window.num_tokens
+
+
+async def _run(
+    endpoint: Endpoint, workers: Iterable[tuple[Iterator[Request], Callable[[int], None]]]
+) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for queue, hear in workers:
+                tasks.create_task(_work(endpoint, queue, hear))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
 
 
 async def _work(endpoint: Endpoint, queue: Iterator[Request], hear: Callable[[int], None]) -> None:

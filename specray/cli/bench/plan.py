@@ -27,7 +27,7 @@ class Plan:
     cells: tuple[Cell, ...]
     num_rounds: int
     num_answers: int  # timed whole, of a cell with one answer in flight
-    ramp_s: float  # of other cells: load without counting, while batches fill
+    ramp_s: float  # of other cells: load without counting, at least, while batches fill
     window_s: float  # of other cells: the time in which tokens count
     max_tokens: int = 160  # per answer; the end of the text is ignored
 

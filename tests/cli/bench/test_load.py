@@ -26,12 +26,33 @@ def count(fake: FakeOpenAI, *, concurrency: int = 1, max_tokens: int = 160) -> i
 
 def test_only_tokens_inside_the_window_count() -> None:
     now = [0.0]
-    window = TokenWindow(2.0, 8.0, lambda: now[0])
+    window = TokenWindow(1, 2.0, 6.0, lambda: now[0])
 
     for now[0], num_tokens in [(1.9, 1), (2.0, 10), (7.9, 100), (8.0, 1000)]:
-        window.add(num_tokens)
+        window.add(0, num_tokens)
 
     assert window.num_tokens == 110
+
+
+def test_the_window_opens_once_all_streams_have_begun() -> None:
+    now = [0.0]
+    window = TokenWindow(2, 2.0, 6.0, lambda: now[0])
+
+    for now[0], stream, num_tokens in [(1.0, 0, 1), (3.0, 0, 2), (4.0, 1, 4), (9.9, 0, 8)]:
+        window.add(stream, num_tokens)
+
+    assert window.closes_at == 10.0
+    assert window.num_tokens == 8  # what opens it was made before
+
+
+def test_the_window_does_not_wait_for_ever_for_a_stream() -> None:
+    now = [0.0]
+    window = TokenWindow(2, 2.0, 6.0, lambda: now[0])
+
+    for now[0] in (1.0, 19.0, 20.0, 25.0, 26.0):
+        window.add(0, 1)
+
+    assert window.num_tokens == 2
 
 
 def test_tokens_of_the_ramp_and_after_the_window_do_not_count() -> None:
@@ -40,7 +61,7 @@ def test_tokens_of_the_ramp_and_after_the_window_do_not_count() -> None:
 
 
 def test_a_chunk_larger_than_the_window_counts_when_it_arrives() -> None:
-    assert count(FakeOpenAI(chunk_every_s=5.0, tokens_on=40)) == 40
+    assert count(FakeOpenAI(chunk_every_s=5.0, tokens_on=40)) == 40  # at 10, after 5 opened it
 
 
 @pytest.mark.parametrize(("max_depth", "speed"), [(0, 2.0), (None, 6.0)])
