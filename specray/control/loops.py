@@ -14,7 +14,8 @@ from numba import types
 from numpy.typing import NDArray
 
 Array = Any  # of numpy, where numba compiles the loops for it
-Reals, Integers = NDArray[np.float64], NDArray[np.intp]
+Reals = NDArray[np.float64]
+Integers = NDArray[np.intp]
 Judge = Callable[[Integers, Reals, Reals, Reals, Integers, Reals, Reals, Reals], None]
 Take = Callable[[Reals, Integers, Reals, float, float, float, Integers], tuple[int, float]]
 

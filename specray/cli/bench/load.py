@@ -16,7 +16,6 @@ from specray.cli.bench.client import Endpoint, Request
 from specray.cli.bench.plan import Cell, Plan
 from specray.errors import StartupError
 
-
 _LONGEST_RAMP = 10  # times as long as it is to take
 
 
