@@ -7,11 +7,11 @@
 each for chat, summarising and code. So was `held_out_prompts.jsonl`, after the fifth, whose draft
 is shipped: nothing was chosen by these. The first call lets the bundled target answer them in
 float32, greedy, at temperature 1 and at temperature 0.7 with top-p 0.9, and keeps the target's most
-likely tokens of every position. A draft is asked about the same texts, in one pass per text. With `--missing 0.1`
-it is asked as a draft of another tokenizer would be (`draft/translation.py`): a tenth of its tokens
-are not shared, so it never says them and reads them in pieces. With `--int8` its weights are those
-that a replica on a CPU has. All of it is kept in the folder, so
-that `hybrid_acceptance.py` takes seconds.
+likely tokens of every position. A draft is asked about the same texts, in one pass per text. With
+`--missing 0.1` it is asked as a draft of another tokenizer would be (`draft/translation.py`): a
+tenth of its tokens are not shared, so it never says them and reads them in pieces. With `--int8`
+its weights are those that a replica on a CPU has. All of it is kept in the folder, so that
+`hybrid_acceptance.py` takes seconds.
 """
 
 import argparse
