@@ -10,7 +10,7 @@ from specray.config import ModelDraftConfig
 from specray.draft.fair_share import FairShare
 from specray.draft.model_factory import make_model_proposer
 from specray.draft.outcomes import Outcome
-from specray.draft.proposer import DraftsAhead
+from specray.draft.proposer import DraftsAhead, TellsWork
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal, TruncatedDistributions
 
@@ -91,7 +91,8 @@ class Unreliable:
         """Takes the fields of `draft.model`."""
         proposer = make_model_proposer(ModelDraftConfig(**model), FairShare(), None)
         assert isinstance(proposer, DraftsAhead)
-        self._model = proposer
+        assert isinstance(proposer, TellsWork)
+        self._model, self._worked_for = proposer, proposer.worked_for
         self._saboteur = Saboteur(loss_rate=0.002)  # the model reads anew what it has lost
         self._random = random.Random(1)
 
@@ -115,6 +116,9 @@ class Unreliable:
 
     def work(self) -> bool:
         return self._model.work()
+
+    def worked_for(self) -> Collection[int]:
+        return self._worked_for()
 
     def take_ahead(self) -> list[Proposal]:
         return self._model.take_ahead()

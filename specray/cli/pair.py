@@ -9,7 +9,7 @@ from typing import Any
 
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.cli.output import complain, say
-from specray.control.speedup import DepthFigures, depth_figures, recommended_depth
+from specray.control.speedup import DepthFigures, StepTimes, depth_figures, recommended_depth
 from specray.draft.timing import DraftTimer
 from specray.errors import InvalidConfigError
 from specray.models.agreement import MAX_DEPTH, Agreement, measure
@@ -19,6 +19,11 @@ from specray.models.pair import ModelFacts, Pair, compare
 UNFIT = 2  # exit code, as for every error of the user's
 _PROMPTS_PER_KIND = 3
 _ASSUMED = (0.5, 0.6, 0.7, 0.8)  # acceptance rates to look at when none can be measured
+_EXAMPLE_DEPTH = 5  # whose verification is told in words: `speculation.max_depth` as it is left
+_ASSUMPTIONS = (
+    "drafting is taken to happen before each step: a draft that works ahead can do better",
+    "MBSU goes by size alone; it and the token-rate ratio take verifying to be as fast as a token",
+)
 
 Tables = dict[str, list[DepthFigures]]
 """Figures by depth, under what they hold for."""
@@ -63,12 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(pair: Pair, args: argparse.Namespace) -> Agreement:
     try:
-        timer = DraftTimer(pair.draft.path)
-        return measure(
-            *(pair.target.path, pair.draft.path, _prompts(), args.seconds),
-            time_draft=timer.token_s,
-            tell=_tell(args),
-        )
+        served = DraftTimer(pair.draft.path)
+        paths = pair.target.path, pair.draft.path
+        return measure(*paths, _prompts(), args.seconds, served, _tell(args))
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):
             raise
@@ -87,10 +89,10 @@ def make_tables(pair: Pair, agreement: Agreement | None) -> Tables:
             )
             for rate in _ASSUMED
         }
-    time_ratio = agreement.draft_token_s / agreement.target_token_s
+    times = StepTimes(agreement.target_token_s, agreement.verification_s, agreement.draft_token_s)
     return {
-        "greedy": depth_figures(agreement.greedy, pair.size_ratio, time_ratio),
-        "temperature 1": depth_figures(agreement.sampled, pair.size_ratio, time_ratio),
+        "greedy": depth_figures(agreement.greedy, pair.size_ratio, times),
+        "temperature 1": depth_figures(agreement.sampled, pair.size_ratio, times),
     }
 
 
@@ -126,6 +128,7 @@ def describe(pair: Pair, agreement: Agreement | None, tables: Tables) -> Iterato
         yield from _describe_agreement(agreement)
     elif missing:
         yield f"acceptance: not measured, as the weights of {' and '.join(missing)} are not here"
+    yield from _ASSUMPTIONS
     for name, figures in tables.items():
         yield ""
         yield from _describe_table(name, figures)
@@ -148,24 +151,32 @@ def _describe_agreement(agreement: Agreement) -> Iterator[str]:
     yield f"acceptance by place in the chain, over {agreement.num_tokens} tokens of the target's:"
     for name, rates in (("greedy", agreement.greedy), ("temperature 1", agreement.sampled)):
         yield f"  {name:<13}  " + "  ".join(f"{rate:.2f}" for rate in rates)
+    verified_ms = 1e3 * agreement.verification_s[_EXAMPLE_DEPTH - 1]
+    yield "times of one request alone, the target's in transformers (in vLLM they are others):"
     yield (
-        f"time per token: target {1e3 * agreement.target_token_s:.1f} ms (in transformers), "
-        f"draft {1e3 * agreement.draft_token_s:.1f} ms (as a replica runs it)"
+        f"  target        {1e3 * agreement.target_token_s:.1f} ms a step without a draft, "
+        f"{verified_ms:.1f} ms to verify {_EXAMPLE_DEPTH} draft tokens"
     )
+    yield f"  draft         {1e3 * agreement.draft_token_s:.1f} ms a token, as a replica runs it"
 
 
 def _describe_table(name: str, figures: Sequence[DepthFigures]) -> Iterator[str]:
     yield name
-    yield "  depth  tokens/step  MBSU  token-rate ratio"
+    yield "  depth  tokens/step  MBSU  token-rate ratio  with verification"
     for figure in figures:
-        ratio = figure.token_rate_ratio
         line = f"  {figure.depth:>5}  {figure.block_efficiency:>11.2f}  {figure.mbsu:.2f}"
-        yield line if ratio is None else f"{line}  {ratio:>16.2f}"
+        if figure.token_rate_ratio is not None:
+            line += f"  {figure.token_rate_ratio:>16.2f}  {figure.with_verification:>17.2f}"
+        yield line
     depth = recommended_depth(figures)
     if depth == 0:
         yield "  recommended depth: 0; drafting before each step would be slower than none"
-    else:
-        yield f"  recommended depth: {depth}, {figures[depth - 1].speedup:.2f} times as fast"
+        return
+    best = figures[depth - 1]
+    gain = f"{best.speedup:.2f} times as fast where verification takes no longer than a token"
+    if best.with_verification is not None:
+        gain += f", {best.with_verification:.2f} where it takes what transformers does here"
+    yield f"  recommended depth: {depth}, {gain}"
 
 
 def _facts(model: ModelFacts) -> str:

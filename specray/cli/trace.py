@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from specray.cli.one_request import only
 from specray.cli.output import say
-from specray.cli.trace_svg import picture
-from specray.cli.travels import Event, travels
+from specray.cli.trace_svg import is_its_own, picture
+from specray.cli.travels import PROPOSALS, Event, session_of, travels
 from specray.errors import InvalidConfigError
-from specray.types import OWN_SOURCES
 
 _ARROWS = {
     "commit sent": "target->>draft",
     "outcome buffered": "draft->>target",
     "answer buffered": "draft->>target",
 }
-_PROPOSALS = ("outcome buffered", "answer buffered")
 _BUFFER_TID = 2**31 - 1  # of a target's process; no thread has it
 _NOTES = {"verify": "target", "draft ahead": "draft", "answer": "draft"}
 
@@ -26,6 +25,12 @@ _NOTES = {"verify": "target", "draft ahead": "draft", "answer": "draft"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `specray trace`."""
     parser.add_argument("folder", type=Path, help="that of `observability.timeline`")
+    parser.add_argument(
+        "--request",
+        metavar="ID",
+        help="only what concerns this request: the x-request-id or the id of its response, or the "
+        "number of its session at the target",
+    )
     parser.add_argument("--out", type=Path, help="a trace for chrome://tracing or ui.perfetto.dev")
     parser.add_argument(
         "--mermaid", type=int, metavar="N", help="print a sequence diagram of the last N commits"
@@ -43,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         0.
 
     Raises:
-        InvalidConfigError: There is no timeline in the folder, it is broken, or too short for a
-            picture.
+        InvalidConfigError: There is no timeline in the folder, or no such request in it, it is
+            broken, or too short for a picture.
     """
     if args.commits < 1:
         raise InvalidConfigError(f"--commits is {args.commits}; give 1 or more")
@@ -54,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if not file.parent.is_dir():
             raise InvalidConfigError(f"{file}: there is no folder {file.parent}")
     events = read(args.folder)
+    if args.request is not None:
+        events = only(args.request, events, args.folder)
     if args.out:
         tracks = [*in_tracks(events), *wire(events)]
         args.out.write_text(json.dumps({"traceEvents": tracks, "displayTimeUnit": "ms"}))
@@ -78,10 +85,17 @@ def read(folder: Path) -> list[Event]:
 
 
 def in_tracks(events: Sequence[Event]) -> Iterator[Event]:
-    """The events, a target's buffer in a track of its own below its steps."""
+    """The events, a target's buffer in a track of its own below its steps.
+
+    So is what waits at a draft for the end of a pass: in a track of the passes Perfetto would drop
+    it, as it does not lie within one.
+    """
     buffers: set[int] = set()
-    for event in events:
-        if event["name"] not in _PROPOSALS:
+    for number, event in enumerate(events):
+        if event["name"] == "commit arrived":
+            yield from _loose(event | {"cat": "inbox", "id": number}, event["ts"] + event["dur"])
+            continue
+        if event["name"] not in PROPOSALS:
             yield event
             continue
         pid = event["pid"]
@@ -95,12 +109,20 @@ def in_tracks(events: Sequence[Event]) -> Iterator[Event]:
 def wire(events: Sequence[Event]) -> Iterator[Event]:
     """Commits and proposals on their way, as spans that may overlap, of a process of their own."""
     pid = 1 + max((event["pid"] for event in events), default=0)
-    for number, (kind, left_us, arrived_us) in enumerate(travels(events)):
+    for number, travel in enumerate(travels(events)):
         if number == 0:
             yield _named("process_name", "wire", pid, 0)
-        span = {"name": kind, "cat": "wire", "id": number, "pid": pid, "tid": 0}
-        yield span | {"ph": "b", "ts": left_us}
-        yield span | {"ph": "e", "ts": arrived_us}
+        target, session = travel.session
+        facts = {"target": target, "session": session, "at": travel.at}
+        span = {"name": travel.kind, "cat": "wire", "id": number, "pid": pid, "tid": 0}
+        yield from _loose(span | {"ts": travel.left_us, "args": facts}, travel.arrived_us)
+
+
+def _loose(span: Event, until_us: float) -> Iterator[Event]:
+    """A span that others may overlap; it has a category, and a number there."""
+    named = {key: span[key] for key in ("name", "cat", "id", "pid", "tid")}
+    yield named | {"ph": "b", "ts": span["ts"], "args": span["args"]}
+    yield named | {"ph": "e", "ts": until_us}
 
 
 def _named(what: str, name: str, pid: int, tid: int) -> Event:
@@ -115,15 +137,13 @@ def _picture(events: Sequence[Event], num_commits: int, folder: Path) -> str:
     if not rows:
         raise InvalidConfigError(
             f"{folder} has no {num_commits} commits in a row of one request that asked for "
-            "proposals; serve a longer request, by itself, or show fewer --commits"
+            "proposals; name one by --request, serve a longer one, or show fewer --commits"
         )
-    came_us = [event["ts"] for event in events if event["name"] in _PROPOSALS]
+    came_us = [event["ts"] for event in events if event["name"] in PROPOSALS]
     used_us = [
         event["ts"]
         for event in events
-        if event["name"] == "verify"
-        and any(event["args"]["depths"])
-        and not OWN_SOURCES.issuperset(event["args"].get("sources", ("",)))
+        if event["name"] == "verify" and any(event["args"]["depths"]) and not is_its_own(event)
     ]
 
     def worth(row: Sequence[Event]) -> tuple[int, float]:
@@ -147,8 +167,9 @@ def _speed(commits: Sequence[Event]) -> float:
 def _is_one_request(commits: Sequence[Event]) -> bool:
     """Whether each commit follows the one before, and asks for proposals."""
     facts = [commit["args"] for commit in commits]
+    is_one = len({session_of(commit) for commit in commits}) == 1
     follow = (after["at"] == now["at"] + now["added"] for now, after in pairwise(facts))
-    return all(follow) and all(fact["depth"] for fact in facts)
+    return is_one and all(follow) and all(fact["depth"] for fact in facts)
 
 
 def _events(file: Path) -> Iterator[Event]:

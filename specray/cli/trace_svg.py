@@ -8,6 +8,7 @@ from specray.types import OWN_SOURCES
 _WIDTH, _LEFT, _RIGHT, _HEIGHT = 960, 76, 14, 300
 _TARGET, _BUFFER, _DRAFT, _AXIS = 40, 118, 206, 262  # tops of the lanes
 _BAR = 34
+_CHARACTER = 7.0  # most that one of the labels' takes, on average
 _BARS = {"verify": (_TARGET, "t"), "answer": (_DRAFT, "d"), "draft ahead": (_DRAFT, "a")}
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#16202c}.s{font-size:11px;fill:#556273}"
@@ -24,7 +25,7 @@ def picture(events: Sequence[Event], begin_us: float, end_us: float) -> str:
     """An SVG of what happened in a span of time.
 
     Args:
-        events: of a target and a draft, in the order of time; best of a single request.
+        events: of a target and a draft, in the order of time; best of a single request (`only`).
         begin_us: on their clock.
         end_us: likewise.
     """
@@ -50,10 +51,18 @@ def _lanes() -> Iterator[tuple[str, ...]]:
     yield (f'<line x1="{_LEFT}" y1="{_BUFFER}" x2="{_WIDTH - _RIGHT}" y2="{_BUFFER}"/>',)
 
 
-def _is_its_own(verification: Event) -> bool:
+def is_its_own(verification: Event) -> bool:
     """Whether all that it verified is the target's own."""
-    sources = verification["args"].get("sources")
+    sources = {source for source in verification["args"].get("sources", ()) if source}
     return bool(sources) and OWN_SOURCES.issuperset(sources)
+
+
+def _label(verification: Event, width: float) -> str:
+    """What is said of it in so much room, in pixels; may be nothing."""
+    depth = f"depth {', '.join(map(str, verification['args']['depths']))}"
+    own = ", its own" if is_its_own(verification) else ""
+    texts = (f"verify, {depth}{own}", f"{depth}{own}", depth, "")
+    return next(text for text in texts if not text or len(text) * _CHARACTER + 12 <= width)
 
 
 class _Drawing:
@@ -63,7 +72,7 @@ class _Drawing:
         self._begin_us, self._end_us = begin_us, end_us
 
     def arrows(self, travelled: Iterable[Travel]) -> Iterator[str]:
-        for kind, left_us, arrived_us in travelled:
+        for kind, _, _, left_us, arrived_us in travelled:
             if not (self._has(left_us) and self._has(arrived_us)):
                 continue
             is_up = kind == "commit"
@@ -83,16 +92,14 @@ class _Drawing:
             f'<rect class="{kind}" x="{left:.1f}" y="{top}" width="{width:.1f}" '
             f'height="{_BAR}" rx="2"/>'
         )
-        if event["name"] == "verify" and width > 60:
-            depths = ", ".join(map(str, event["args"]["depths"]))
-            own = ", its own" if _is_its_own(event) else ""
-            yield f'<text x="{left + 6:.1f}" y="{top + 21}">verify, depth {depths}{own}</text>'
+        if event["name"] == "verify" and (label := _label(event, width)):
+            yield f'<text x="{left + 6:.1f}" y="{top + 21}">{label}</text>'
 
     def uses(self, events: Sequence[Event]) -> Iterator[str]:
         """From the buffer into each verification that found something there."""
         for event in events:
             is_begun = event["name"] == "verify" and self._has(event["ts"])
-            if is_begun and any(event["args"]["depths"]) and not _is_its_own(event):
+            if is_begun and any(event["args"]["depths"]) and not is_its_own(event):
                 yield self._line("use", event["ts"], _BUFFER, event["ts"], _TARGET + _BAR)
             if event["name"] == "commit sent" and self._has(event["ts"]):
                 x, added = self._x(event["ts"]), event["args"]["added"]

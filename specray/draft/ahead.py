@@ -231,6 +231,11 @@ class DraftAhead:
         self.is_on = min(most, self._fan_out) > 0
         self._pass.limit_fan_out(most)
 
+    @property
+    def computed_for(self) -> Collection[int]:
+        """The sessions of which the latest `run_pass` has computed something."""
+        return self._pass.computed_for
+
     def run_pass(self) -> list[Proposal] | None:
         """Computes one more token of what is prepared; what is complete is to be sent.
 

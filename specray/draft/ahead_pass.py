@@ -40,6 +40,7 @@ class AheadPass:
         self._max_rows = _MAX_ROWS.get(model.device.type, _MAX_ROWS_ELSEWHERE)
         self._cost = BatchCost(_MEMORY)  # of passes, by their tokens
         self._plan = PassPlan(outcomes, self._cost, fan_out)
+        self.computed_for: Collection[int] = ()  # sessions of the latest pass; each row's
 
     def limit_fan_out(self, most: int) -> None:
         """Begin at most so many branches per session from now on; from any thread."""
@@ -63,6 +64,7 @@ class AheadPass:
             None if there was nothing worth computing.
         """
         began_s = self._clock()
+        self.computed_for = ()
         feedable = [followed for followed in sessions if self._is_feedable(followed)]
         most = self._most_rows(sessions)
         while chosen := self._plan.choose(sessions, feedable, most, left_s, loss):
@@ -135,6 +137,7 @@ class AheadPass:
     ) -> tuple[list[int], TruncatedDistributions]:
         """What is drawn for each place, and from what: [scored], [scored, support]."""
         sessions = [f.session for f in feeding] + [branch.session for branch in branches]
+        self.computed_for = [session.session_id for session in sessions]
         num_scored = [f.num_unscored for f in feeding] + [1] * len(branches)
         batch = Batch(
             [f.row() for f in feeding] + [branch.row() for branch in branches],

@@ -10,7 +10,7 @@ from specray.control.batch_cost import BatchCost
 from specray.draft.directory import Address, Directory
 from specray.draft.fair_queue import FairQueue
 from specray.draft.inbox import Arrival, Delivery, Departure, Inbox
-from specray.draft.proposer import DraftsAhead, Proposer
+from specray.draft.proposer import DraftsAhead, Proposer, TellsWork
 from specray.draft.replies import Replies
 from specray.errors import SessionRejectedError
 from specray.observability.journal import Journal
@@ -128,17 +128,17 @@ class DraftEngine:
         started_s = time.monotonic()
         self._num_pressed = 0
         self._has_work = self._proposer.work()
-        if self._has_work:
-            self._timeline.span("draft ahead", started_s)
+        if self._timeline.is_on:
+            self._write_work(started_s)
         self._send_ahead()
         self.stats.ahead_s += time.monotonic() - started_s
 
     def _apply(self, arrival: Arrival) -> None:
         router, frame = arrival.router, arrival.frame
-        if frame.commits and self._timeline.is_on:
-            self._timeline.span("commit arrived", arrival.arrived_ns / 1e9, **_facts(frame.commits))
         for session in frame.opens:
             self._enqueue_open(Address(router, session.session_id), session)
+        if frame.commits and self._timeline.is_on:
+            self._write_commits(arrival)
         for commit in frame.commits:
             self._commit(Address(router, commit.session_id), commit, arrival.arrived_ns)
         for router_session_id in frame.closes:
@@ -201,11 +201,13 @@ class DraftEngine:
     def _open_next(self) -> None:
         (session_id,) = self._to_open.take(1)
         session, commits = self._opening.pop(session_id), self._early_commits.pop(session_id)
+        started_s = time.monotonic()
         try:
             self._proposer.open(session)
         except SessionRejectedError as error:
             self._reject(session_id, error)
             commits = []
+        self._timeline.span("open", started_s, session=session_id, request=session.request_id)
         for commit in commits:
             if self._directory.is_held(session_id):
                 self._extend(commit)
@@ -275,7 +277,8 @@ class DraftEngine:
             if proposal.session_id in self._latest:
                 address = self._directory.address(proposal.session_id)
                 self._replies.add_proposal(address, proposal, draft_time_us=0)
-                self._timeline.mark("outcome sent", at=proposal.position)
+                session_id = proposal.session_id
+                self._timeline.mark("outcome sent", session=session_id, at=proposal.position)
                 self.stats.num_ahead += 1
         self._replies.send()
         self._collect_evicted()
@@ -301,10 +304,20 @@ class DraftEngine:
         self._wanting.discard(session_id)
         return self._directory.remove(session_id)
 
+    def _write_work(self, started_s: float) -> None:
+        """What the proposer has just done between answers, and for whom as far as it says."""
+        proposer = self._proposer
+        sessions = sorted({*proposer.worked_for()}) if isinstance(proposer, TellsWork) else []
+        if sessions or self._has_work:
+            self._timeline.span("draft ahead", started_s, sessions=sessions)
 
-def _facts(commits: Sequence[Commit]) -> dict[str, list[int]]:
-    """For the timeline: the requests' lengths, and how many tokens were added."""
-    return {
-        "at": [commit.position for commit in commits],
-        "added": [len(commit.token_ids) for commit in commits],
-    }
+    def _write_commits(self, arrival: Arrival) -> None:
+        router, commits = arrival.router, arrival.frame.commits
+        self._timeline.span(
+            "commit arrived",
+            arrival.arrived_ns / 1e9,
+            sessions=[self._directory.find(Address(router, c.session_id)) for c in commits],
+            at=[commit.position for commit in commits],
+            added=[len(commit.token_ids) for commit in commits],
+            sent_ns=[commit.sent_at_ns for commit in commits],
+        )

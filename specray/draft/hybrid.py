@@ -21,7 +21,7 @@ from specray.control.acceptance import (
 )
 from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
-from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
+from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer, TellsWork
 from specray.draft.session import Session
 from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
@@ -145,6 +145,10 @@ class HybridProposer:
     def work(self) -> bool:
         """Lets the model catch up a little; whether there is more."""
         return self._model.work()
+
+    def worked_for(self) -> Collection[int]:
+        """See `TellsWork`."""
+        return self._model.worked_for() if isinstance(self._model, TellsWork) else ()
 
     def take_ahead(self) -> list[Proposal]:
         """See `DraftsAhead`: what the model has drafted ahead."""

@@ -76,6 +76,7 @@ class ModelProposer:
         # Left to `work`, first come first served. Not the sessions: one that is evicted is to free
         # its memory at once.
         self._behind: dict[int, None] = {}
+        self._worked_for: Collection[int] = ()
 
     def open(self, session: OpenSession) -> None:
         """Begins the prefill; raises SessionRejectedError when its tokens are impossible."""
@@ -160,11 +161,17 @@ class ModelProposer:
         for session_id in list(self._behind):
             if (session := self._store.get(session_id)) is not None:
                 self._catch_up(session)
+                self._worked_for = (session_id,)
                 return True
             del self._behind[session_id]  # it was evicted
         outcomes = self._ahead.run_pass()
+        self._worked_for = self._ahead.computed_for
         self._outcomes += outcomes or ()
         return outcomes is not None
+
+    def worked_for(self) -> Collection[int]:
+        """See `TellsWork`."""
+        return self._worked_for
 
     def take_ahead(self) -> list[Proposal]:
         """See `DraftsAhead`."""

@@ -70,6 +70,7 @@ class NgramProposer:
         self._states: dict[int, _State] = {}
         self._waiting: dict[int, None] = {}  # sessions whose outcomes are to be drafted for
         self._drafted: list[Proposal] = []
+        self._worked_for: Collection[int] = ()
 
     def open(self, session: OpenSession) -> None:
         """Follows the session; raises SessionRejectedError when it has no tokens."""
@@ -104,7 +105,9 @@ class NgramProposer:
         """Drafts ahead for one session; whether others wait for it."""
         session_id = next(iter(self._waiting), None)
         if session_id is None:
+            self._worked_for = ()
             return False
+        self._worked_for = (session_id,)
         del self._waiting[session_id]
         state = self._states[session_id]
         drafted = list(self._ahead(state))
@@ -112,6 +115,10 @@ class NgramProposer:
             drafted = [state.session.proposal((), "ngram")]
         self._drafted += drafted
         return bool(self._waiting)
+
+    def worked_for(self) -> Collection[int]:
+        """See `TellsWork`."""
+        return self._worked_for
 
     def take_evicted(self) -> list[int]:
         """Nothing: a session is its tokens."""

@@ -105,6 +105,15 @@ class FollowsOthers(Protocol):
 
 
 @runtime_checkable
+class TellsWork(Protocol):
+    """What a proposer has that says whom it works for; timelines ask it."""
+
+    def worked_for(self) -> Collection[int]:
+        """The sessions for which the latest `work` has done something; some may be named twice."""
+        ...
+
+
+@runtime_checkable
 class LimitsFanOut(Protocol):
     """What a proposer has whose drafting ahead may be bounded while it runs."""
 

@@ -1,10 +1,15 @@
-"""How long a draft model takes for a token, run as a replica would run it."""
+"""What a draft model proposes and how long it takes for a token, run as a replica would run it."""
 
 import time
 from collections.abc import Sequence
 
-from specray.config import DraftConfig, ModelDraftConfig
-from specray.draft.factory import make_proposer
+import torch
+from torch import Tensor
+
+from specray.config import ModelDraftConfig
+from specray.draft.loading import load_language_model
+from specray.draft.model import ModelProposer
+from specray.models.sources import resolve
 from specray.types import Commit, OpenSession, SamplingSettings
 
 _DEPTH = 4
@@ -26,7 +31,14 @@ class DraftTimer:
             InvalidConfigError: it can't be loaded as a draft.
         """
         settings = ModelDraftConfig(model=model, fan_out=0)
-        self._proposer = make_proposer(DraftConfig(method="model", model=settings))
+        loaded = load_language_model(resolve(model), settings)
+        self._head_token_ids = loaded.head_token_ids
+        self._proposer = ModelProposer(loaded, settings, torch.Generator(loaded.device))
+
+    @property
+    def head_token_ids(self) -> Tensor | None:
+        """The only tokens that it proposes, [columns]; None if it proposes all."""
+        return self._head_token_ids
 
     def token_s(self, prompt: Sequence[int]) -> float:
         """Seconds for each token of a proposal behind a prompt, for one request alone.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specray.draft.outcomes import Outcome
-from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer
+from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer, TellsWork
 from specray.draft.session import unknown_session
 from specray.errors import SessionRejectedError
 from specray.models.vocabulary import SharedTokens, Vocabulary, shared_tokens
@@ -132,6 +132,10 @@ class TranslatedProposer:
     def work(self) -> bool:
         """See `Proposer.work`."""
         return self._proposer.work()
+
+    def worked_for(self) -> Collection[int]:
+        """See `TellsWork`."""
+        return self._proposer.worked_for() if isinstance(self._proposer, TellsWork) else ()
 
     def take_ahead(self) -> list[Proposal]:
         """See `DraftsAhead`."""

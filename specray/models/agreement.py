@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
 from specray.models.causal_lm import load_causal_lm
+from specray.models.pass_times import pass_times
 
 MAX_DEPTH = 8
 _NUM_TOKENS = 64  # of each answer
@@ -17,13 +18,30 @@ _NUM_SAMPLED = 3  # answers to a prompt at temperature 1, next to the greedy one
 
 
 class Agreement(NamedTuple):
-    """Acceptance by place in the chain, given that all before was accepted, and what it took."""
+    """Acceptance by place in the chain, given that all before was accepted, and what steps take.
+
+    All seconds are of one request alone.
+    """
 
     greedy: list[float]
     sampled: list[float]  # at temperature 1: the first is the overlap, the sum of min(p, q)
     num_tokens: int  # of the answers
-    target_token_s: float  # seconds of a decode step of a few answers at once
-    draft_token_s: float  # of a proposal for one request
+    target_token_s: float  # of a step without a draft, in transformers
+    verification_s: list[float]  # of one that verifies 1, 2, ... draft tokens, so of one more token
+    draft_token_s: float  # of each token of a proposal
+
+
+class ServedDraft(Protocol):
+    """The draft as a replica runs it."""
+
+    @property
+    def head_token_ids(self) -> Tensor | None:
+        """The only tokens that it proposes, [columns]; None if it proposes all."""
+        ...
+
+    def token_s(self, prompt: Sequence[int]) -> float:
+        """Seconds for each token of a proposal behind a prompt."""
+        ...
 
 
 class _Text(NamedTuple):
@@ -31,7 +49,6 @@ class _Text(NamedTuple):
 
     token_ids: Tensor  # [rows, prompt + answer]
     probabilities: Tensor  # [rows, answer]: of each token, for the model that wrote it
-    step_s: float
 
 
 def measure(
@@ -39,7 +56,7 @@ def measure(
     draft: str,
     prompts: Sequence[str],
     budget_s: float,
-    time_draft: Callable[[Sequence[int]], float],
+    served: ServedDraft,
     tell: Callable[[str], None],
 ) -> Agreement:
     """Lets the target answer, and asks the draft about every token of the answers.
@@ -49,7 +66,7 @@ def measure(
         draft: likewise.
         prompts: user messages, answered in order.
         budget_s: no prompt is begun later than this; the first one always is.
-        time_draft: seconds of a drafted token behind a prompt, as drafts are served.
+        served: the same draft; which tokens it proposes, and how fast.
         tell: hears about progress.
 
     Raises:
@@ -58,23 +75,31 @@ def measure(
     models = [load_causal_lm(path) for path in (target, draft)]
     tokenizer: Any = AutoTokenizer.from_pretrained(target)
     generator = torch.Generator(models[0].device).manual_seed(0)
-    greedy, sampled, target_s, draft_s = [], [], [], []
+    allowed = served.head_token_ids
+    greedy, sampled, passes_s, draft_s = [], [], [], []
     started_s = time.monotonic()
     for index, prompt in enumerate(prompts, start=1):
         if index > 1 and time.monotonic() - started_s > budget_s:
             break
         prompt_ids = _prompt_ids(tokenizer, prompt).to(models[0].device)
+        start = prompt_ids.shape[1]
         text = _write(models[0], prompt_ids, _NUM_TOKENS, generator)
-        first, *others = _accepted(models[1], text, prompt_ids.shape[1], tokenizer.eos_token_id)
+        first, *others = _accepted(models[1], text, start, tokenizer.eos_token_id, allowed)
         greedy.append(first)
         sampled += others
-        target_s.append(text.step_s)
-        draft_s.append(time_draft(prompt_ids[0].tolist()))
+        next_ids = text.token_ids[:1, start : start + MAX_DEPTH + 1]
+        passes_s.append(pass_times(models[0], prompt_ids, next_ids))
+        draft_s.append(served.token_s(prompt_ids[0].tolist()))
         tell(f"prompt {index} of {len(prompts)}, {time.monotonic() - started_s:.0f} s")
-    num_tokens = sum(map(len, greedy + sampled))
     # The fastest: what the machine does besides only adds.
+    token_s, *verification_s = (min(seconds) for seconds in zip(*passes_s, strict=True))
     return Agreement(
-        chain_rates(greedy), chain_rates(sampled), num_tokens, min(target_s), min(draft_s)
+        chain_rates(greedy),
+        chain_rates(sampled),
+        num_tokens=sum(map(len, greedy + sampled)),
+        target_token_s=token_s,
+        verification_s=verification_s,
+        draft_token_s=min(draft_s),
     )
 
 
@@ -111,16 +136,9 @@ def _prompt_ids(tokenizer: Any, prompt: str) -> Tensor:  # [1, prompt]
 def _write(model: Any, prompt_ids: Tensor, num_tokens: int, generator: torch.Generator) -> _Text:
     """One greedy and some sampled answers; all go on after their end, which costs nothing."""
     steps = islice(_steps(model, prompt_ids, generator), num_tokens)
-    token_ids, probabilities = zip(*[next(steps)], strict=True)  # the prefill
-    started_s = time.perf_counter()
-    more = list(steps)
-    step_s = (time.perf_counter() - started_s) / max(1, len(more))
-    token_ids = (*token_ids, *(ids for ids, _ in more))
-    probabilities = (*probabilities, *(p for _, p in more))
+    token_ids, probabilities = zip(*steps, strict=True)
     rows = prompt_ids.expand(1 + _NUM_SAMPLED, -1)
-    return _Text(
-        torch.cat((rows, torch.stack(token_ids, 1)), dim=1), torch.stack(probabilities, 1), step_s
-    )
+    return _Text(torch.cat((rows, torch.stack(token_ids, 1)), dim=1), torch.stack(probabilities, 1))
 
 
 def _steps(
@@ -138,17 +156,30 @@ def _steps(
 
 
 @torch.inference_mode()
-def _accepted(draft: Any, text: _Text, num_prompt: int, eos_id: int | None) -> list[Tensor]:
+def _accepted(
+    draft: Any, text: _Text, num_prompt: int, eos_id: int | None, allowed: Tensor | None
+) -> list[Tensor]:
     """Of each answer up to its end, how likely a verification accepts each of its tokens.
 
     Greedy: whether the draft would have said the same. Sampled: a verification writes x with
     probability p(x), and accepted it from the draft with probability min(p(x), q(x)); so given
     the text the acceptances are independent, min(1, q / p) each.
+
+    Args:
+        draft: the model, with its whole head.
+        text: the answers, behind their prompt.
+        num_prompt: tokens of the prompt.
+        eos_id: what ends an answer.
+        allowed: the tokens that share all of the draft's probability, [columns]; None: all do.
     """
     num_tokens = text.probabilities.shape[1]
     # Tokens that only the target has are id 0 for the draft, which proposes none of them.
     known = text.token_ids.where(text.token_ids < draft.get_input_embeddings().num_embeddings, 0)
     logits = draft(known.to(draft.device), logits_to_keep=num_tokens + 1).logits[:, :-1].float()
+    if allowed is not None:
+        mask = torch.full_like(logits[0, 0], -torch.inf)
+        mask[allowed.to(mask.device)] = 0
+        logits += mask
     answers = text.token_ids[:, num_prompt:].to(draft.device)  # [rows, answer]
     is_known = answers < logits.shape[2]
     q = logits.softmax(dim=2).gather(2, answers.where(is_known, 0).unsqueeze(2))[..., 0] * is_known

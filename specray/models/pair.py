@@ -1,6 +1,5 @@
 """What can be said about a target and a draft before either runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specray.errors import InvalidConfigError
 from specray.models.experts import find_experts
 from specray.models.sources import resolve
-from specray.models.tokenizers import Tokens, first_difference, read_tokens
+from specray.models.tokenizers import Tokens, first_difference, other_differences, read_tokens
 from specray.models.unreadable import UNREADABLE
 from specray.models.vocabulary import Vocabulary, shared_tokens
 
@@ -120,24 +119,9 @@ def _notes(
         if facts.vocab_size > facts.num_tokens:
             padding = facts.vocab_size - facts.num_tokens
             notes.append(f"the {role}'s head has {padding} rows of padding, which does no harm")
-    specials = _changed(target_tokens.special, draft_tokens.special)
-    if specials:
-        notes.append(f"special tokens differ ({specials}); only the target's count")
-    if set(target_tokens.added) != set(draft_tokens.added):
-        differing = sorted(set(target_tokens.added) ^ set(draft_tokens.added))
-        notes.append(f"added tokens differ ({', '.join(map(repr, differing[:5]))})")
-    if target_tokens.chat_template != draft_tokens.chat_template:
-        notes.append(
-            "chat templates differ: the target's is used, so a draft that was trained with "
-            "another agrees less"
-        )
+    notes += other_differences(target_tokens, draft_tokens)
     if draft.num_active_parameters >= target.num_active_parameters:
         notes.append(
             "a token passes through as many parameters of the draft as of the target, or more"
         )
     return notes
-
-
-def _changed(target: Mapping[str, str], draft: Mapping[str, str]) -> str:
-    roles = [role for role in sorted({*target, *draft}) if target.get(role) != draft.get(role)]
-    return ", ".join(f"{role}: {target.get(role)!r}, {draft.get(role)!r}" for role in roles)

@@ -18,24 +18,29 @@ class Tokens(NamedTuple):
     chat_template: str | None
 
 
-def check_same_tokenizer(target_source: str, draft_source: str) -> None:
+def check_same_tokenizer(target_source: str, draft_source: str) -> list[str]:
     """Checks that every token has the same id for both models.
 
     Which tokens end a text may differ: only the target decides that.
+
+    Returns:
+        What differs all the same, see `other_differences`.
 
     Raises:
         InvalidConfigError: with the first difference, or if a tokenizer can't be loaded.
     """
     target, draft = resolve(target_source), resolve(draft_source)
     if target == draft:
-        return
-    difference = first_difference(read_tokens(target).ids, read_tokens(draft).ids)
+        return []
+    target_tokens, draft_tokens = read_tokens(target), read_tokens(draft)
+    difference = first_difference(target_tokens.ids, draft_tokens.ids)
     if difference is not None:
         raise InvalidConfigError(
             f"draft.model.model `{draft_source}` can't draft for `{target_source}`: {difference}; "
             "name a draft of the target's own family, set draft.model.target_tokenizer to draft "
             "with the tokens that both have, or set draft.method: prompt_lookup"
         )
+    return other_differences(target_tokens, draft_tokens)
 
 
 def first_difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str | None:
@@ -54,6 +59,28 @@ def first_difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str
             f"{token!r}, is only the draft's"
         )
     return None
+
+
+def other_differences(target: Tokens, draft: Tokens) -> list[str]:
+    """In words, what differs besides ids: a draft can be used all the same, but may agree less."""
+    notes = []
+    specials = _changed(target.special, draft.special)
+    if specials:
+        notes.append(f"special tokens differ ({specials}); only the target's count")
+    if set(target.added) != set(draft.added):
+        differing = sorted(set(target.added) ^ set(draft.added))
+        notes.append(f"added tokens differ ({', '.join(map(repr, differing[:5]))})")
+    if target.chat_template != draft.chat_template:
+        notes.append(
+            "chat templates differ: the target's is used, so a draft that was trained with "
+            "another agrees less"
+        )
+    return notes
+
+
+def _changed(target: Mapping[str, str], draft: Mapping[str, str]) -> str:
+    roles = [role for role in sorted({*target, *draft}) if target.get(role) != draft.get(role)]
+    return ", ".join(f"{role}: {target.get(role)!r}, {draft.get(role)!r}" for role in roles)
 
 
 def read_tokens(model: str) -> Tokens:

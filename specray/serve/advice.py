@@ -147,7 +147,8 @@ def _about_pair(target: Target, draft: Draft) -> Iterator[str]:
         return
     size = target.memory.size
     ratio = draft.memory.size.num_active_parameters / size.num_active_parameters
-    if ratio > _LARGEST_DRAFT and size.num_active_parameters > _SMALL:
+    is_large = ratio > _LARGEST_DRAFT and size.num_active_parameters > _SMALL
+    if is_large or ratio >= 1:  # that of a small target may be larger, but not as large
         parameters = "active parameters" if size.experts else "parameters"
         yield (
             f"draft.model.model: it has {ratio:.0%} of the {parameters} of "

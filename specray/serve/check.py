@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
@@ -95,7 +95,9 @@ def explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicati
     targets = _targets(args, pools)
     lengths = [target.memory.max_model_len for target in targets if target.memory]
     draft = _draft(args, pools, max(lengths, default=None))
+    compared = _compare_tokenizers(args, draft)
     is_on_one_node = config.proxy_location == "HeadOnly"
+    warnings = advise(args, targets, draft, live_settings(app, "controller"), is_on_one_node)
     return Application(
         name=app.name,
         route_prefix=app.route_prefix,
@@ -105,8 +107,8 @@ def explain(app: ServeApplicationSchema, config: ServeDeploySchema) -> Applicati
         draft_method=args.draft.method if args.speculation.max_depth > 0 else None,
         draft_model=draft.config.model if draft else None,
         draft=draft.memory if draft else None,
-        tokenizers=_compare_tokenizers(args, draft),
-        warnings=advise(args, targets, draft, live_settings(app, "controller"), is_on_one_node),
+        tokenizers=compared.outcome,
+        warnings=warnings + compared.warnings,
     )
 
 
@@ -169,27 +171,39 @@ def _draft_model(args: AppArgs) -> ModelDraftConfig | None:
     return args.draft.model if args.has_drafts and args.draft.uses_model else None
 
 
-def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> str:
-    """The outcome in words.
+class _Comparison(NamedTuple):
+    """Of the draft's tokenizer with the targets'."""
+
+    outcome: str  # in words
+    warnings: tuple[str, ...] = ()
+
+
+def _compare_tokenizers(args: AppArgs, draft: Draft | None) -> _Comparison:
+    """Reads the tokenizers that are on this machine.
 
     Raises:
-        InvalidConfigError: they differ.
+        InvalidConfigError: a token has another id.
     """
     if not args.has_drafts:
-        return "nothing to compare: there is no draft pool"
+        return _Comparison("nothing to compare: there is no draft pool")
     if draft is None:
-        return "nothing to compare: the drafts have no model"
+        return _Comparison("nothing to compare: the drafts have no model")
     sources = [source_of(target) for target in args.targets]
     if None in sources:
-        return "not compared: the target's lies in a bucket; compared when the draft starts"
+        return _Comparison(
+            "not compared: the target's lies in a bucket; compared when the draft starts"
+        )
     missing = [name for name in (*sources, draft.config.model) if find_local(str(name)) is None]
     if missing:
-        return (
+        return _Comparison(
             f"not compared: {', '.join(map(str, missing))} not on this machine; compared at start"
         )
     if draft.config.target_tokenizer is not None:
-        return "the draft's own; it proposes the tokens that both vocabularies hold"
+        return _Comparison("the draft's own; it proposes the tokens that both vocabularies hold")
+    notes: dict[str, None] = {}  # each once, though several targets give it, in their order
     with field("draft.model.model"):
         for source in sources:
-            check_same_tokenizer(str(find_local(str(source))), str(find_local(draft.config.model)))
-    return "every token has the same id for target and draft"
+            folders = find_local(str(source)), find_local(draft.config.model)
+            notes |= dict.fromkeys(check_same_tokenizer(*map(str, folders)))
+    warnings = tuple(f"draft.model.model: {note}" for note in notes)
+    return _Comparison("every token has the same id for target and draft", warnings)

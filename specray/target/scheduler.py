@@ -138,6 +138,8 @@ class SpeculativeScheduler(Scheduler):
             session.traceparent = traceparent
             session.uses_distributions &= self._trusts_distributions
             self._session_ids[request.request_id] = session_id
+            names = {"request": session.request_id, "vllm_request": request.request_id}
+            self._timeline.mark("request arrived", session=session_id, **names)
             self._speculation.open(session)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -202,10 +204,8 @@ class SpeculativeScheduler(Scheduler):
                 self._drafter_context.forget(request_id)  # aborted meanwhile
         step_s = self._verified_at - self._step.started
         if self._timeline.is_on:
-            scheduled = scheduler_output.scheduled_spec_decode_tokens
-            depths = [len(scheduled.get(r, ())) for r in scheduler_output.num_scheduled_tokens]
-            sources = sorted({proposal.source for proposal in self._step.proposals.values()})
-            self._timeline.span("verify", self._step.started, depths=depths, sources=sources)
+            facts = step.facts(scheduler_output, self._step.proposals, self._session_ids)
+            self._timeline.span("verify", self._step.started, **facts)
         ran = [
             self.requests[r] for r in scheduler_output.num_scheduled_tokens if r in self.requests
         ]

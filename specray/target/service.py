@@ -17,6 +17,7 @@ from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
 from specray.target.soundness import stacked
 from specray.types import (
+    Commit,
     Proposal,
     ProposalFrame,
     SessionFrame,
@@ -136,10 +137,7 @@ class RouterStreams:
             self._time(proposal, now_ns)
             self._count(verdict)
             if self._timeline.is_on:
-                facts = {"at": proposal.position, "tokens": len(proposal.token_ids)}
-                is_ahead = proposal.draft_time_us == 0
-                name = "outcome buffered" if is_ahead else "answer buffered"
-                self._timeline.mark(name, became=verdict.value, **facts)
+                self._write_arrival(proposal, verdict)
         self._audit(router, [p for p, v in zip(proposals, verdicts, strict=True) if v in _USED])
 
     def configure(self, policy: SpeculationPolicy) -> None:
@@ -183,13 +181,12 @@ class RouterStreams:
         """Send if the router is connected; never blocks."""
         peer = self._peers.get(router)
         if peer is not None:
+            if self._timeline.is_on:  # before they leave: they may arrive at once
+                self._write_departures(frame.commits)
             if self._direct is not None and self._direct.serves(router):
                 self._direct.send(router, frame)
             else:
                 peer.send(frame)
-            for commit in frame.commits if self._timeline.is_on else ():
-                facts = {"at": commit.position, "added": len(commit.token_ids)}
-                self._timeline.mark("commit sent", depth=commit.depth, **facts)
 
     def take_lost(self) -> list[int]:
         """Sessions whose draft is gone, since the last call."""
@@ -229,6 +226,26 @@ class RouterStreams:
         self._departed.append(router)
         self._buffer.lose(router)
         self._buffer.wake()
+
+    def _write_arrival(self, proposal: Proposal, verdict: Verdict) -> None:
+        self._timeline.mark(
+            "outcome buffered" if proposal.draft_time_us == 0 else "answer buffered",
+            session=proposal.session_id,
+            at=proposal.position,
+            tokens=len(proposal.token_ids),
+            became=verdict.value,
+        )
+
+    def _write_departures(self, commits: Sequence[Commit]) -> None:
+        for commit in commits:
+            self._timeline.mark(
+                "commit sent",
+                session=commit.session_id,
+                at=commit.position,
+                added=len(commit.token_ids),
+                depth=commit.depth,
+                sent_ns=commit.sent_at_ns,
+            )
 
     def _audit(self, router: str, proposals: Sequence[Proposal]) -> None:
         by_support: dict[int, list[Proposal]] = defaultdict(list)

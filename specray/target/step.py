@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -11,6 +12,7 @@ from vllm.v1.request import Request
 from specray.control.planner import Surroundings
 from specray.control.roofline import StepLoad
 from specray.target import requests
+from specray.types import Proposal
 
 
 def is_decoding(request: Request) -> bool:
@@ -88,6 +90,25 @@ def is_decode_only(output: SchedulerOutput) -> bool:
     num_drafts = sum(len(ids) for ids in output.scheduled_spec_decode_tokens.values())
     num_requests = len(output.num_scheduled_tokens)
     return 0 < output.total_num_scheduled_tokens == num_requests + num_drafts
+
+
+def facts(
+    output: SchedulerOutput, proposals: Mapping[str, Proposal], session_ids: Mapping[str, int]
+) -> dict[str, list[Any]]:
+    """What a timeline tells of each request of a step.
+
+    Args:
+        output: The step.
+        proposals: What it verifies, by request.
+        session_ids: Those of the requests that may speculate.
+    """
+    drafts = output.scheduled_spec_decode_tokens
+    ran = list(output.num_scheduled_tokens)
+    return {
+        "sessions": [session_ids.get(r) for r in ran],
+        "depths": [len(drafts.get(r, ())) for r in ran],
+        "sources": [proposals[r].source if r in proposals else None for r in ran],
+    }
 
 
 def has_admitted(output: SchedulerOutput) -> bool:

@@ -2,7 +2,12 @@
 
 Off unless a folder is given. Each process appends to a file of its own there, one JSON object a
 line in the form of Chrome's trace events; `specray trace` makes one trace of them. All times are
-of the monotonic clock, which the processes of one machine share.
+of the monotonic clock, which the processes of one machine share, and only they.
+
+Events say whom they concern: `session` is the number of a session in the process that writes,
+`sessions` are those of a batch, and lists beside these have a place for each. Targets and drafts
+number sessions each for themselves; both ends of a commit note when it was sent (`sent_ns`), which
+tells whose session is whose (`specray.cli.travels`).
 """
 
 import json

@@ -1,10 +1,12 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from specray.cli import main
+from specray.draft.trimmed_head import DRAFT_FILE
 from tests.models.test_agreement import save_model
 from tests.models.test_pair import save, tiny_config
 from tests.tokenizers_util import byte_level, sentencepiece
@@ -36,7 +38,24 @@ def test_a_measured_pair_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     figures = report["expected"]["greedy"]["depths"]
     assert [figure["depth"] for figure in figures] == list(range(1, 9))
     assert figures[0]["block_efficiency"] == 1 + report["agreement"]["greedy"][0]
-    assert figures[0]["token_rate_ratio"] > 0
+    agreement = report["agreement"]
+    for figure, verification_s in zip(figures, agreement["verification_s"], strict=True):
+        draft_s = figure["depth"] * agreement["draft_token_s"]
+        tokens_s = figure["block_efficiency"] * agreement["target_token_s"]
+        free = tokens_s / (draft_s + agreement["target_token_s"])
+        assert figure["token_rate_ratio"] == pytest.approx(free)
+        assert figure["with_verification"] == pytest.approx(tokens_s / (draft_s + verification_s))
+
+
+def test_a_draft_is_measured_with_its_head_as_a_replica_trims_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [save_model(tmp_path / "target", 0), save_model(tmp_path / "draft", 0)]
+    (tmp_path / "draft" / DRAFT_FILE).write_text(json.dumps({"head_token_ids": [1, 2, 3]}))
+
+    assert main(["pair", *words, "--json", "--seconds", "1e-6"]) == 0
+
+    assert json.loads(capsys.readouterr().out)["agreement"]["sampled"][0] < 0.5
 
 
 def test_a_measured_pair_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +65,12 @@ def test_a_measured_pair_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     text = capsys.readouterr().out
     assert "greedy         1.00  1.00" in text
+    assert re.search(
+        r"target        \d+\.\d ms a step without a draft, \d+\.\d ms to verify 5", text
+    )
+    assert re.search(r"draft         \d+\.\d ms a token, as a replica runs it", text)
+    assert "the target's in transformers (in vLLM they are others)" in text
+    assert "drafting is taken to happen before each step: a draft that works ahead can do" in text
     assert (
         "a token passes through as many parameters of the draft as of the target, or more" in text
     )

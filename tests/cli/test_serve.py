@@ -141,6 +141,22 @@ def test_a_port_that_is_no_port_ends_it_before_anything_starts(
     assert "starting" not in output.out
 
 
+def test_warnings_come_before_anything_starts(
+    tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = config["applications"][0]["args"]
+    args["target"]["model_loading_config"]["model_source"] = save_model(tmp_path / "m")
+    args["draft"] = {"method": "model", "model": {"model": save_model(tmp_path / "d")}}
+    (tmp_path / "d" / "chat_template.jinja").write_text("{{ messages }}")
+
+    code = main(["serve", str(written(tmp_path, config)), "--port", "70000"])
+
+    output = capsys.readouterr()
+    assert code == 2
+    assert "config.yaml: warning: draft.model.model: chat templates differ" in output.err
+    assert "starting" not in output.out
+
+
 @pytest.fixture
 def restored_signals() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,35 +1,32 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from specray.cli import USER_ERROR, main
-from specray.wire.timeline import OFF, FileTimeline, open_timeline
+from tests.cli.timelines import DRAFT, came, mark, named, sent, span, write
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two steps as a target and a draft wrote them, and a line that was cut off."""
-    target = [
-        {"name": "process_name", "ph": "M", "args": {"name": "target"}},
-        {"name": "commit sent", "ph": "i", "ts": 1000.0, "args": {"at": 9, "added": 1, "depth": 3}},
-        {"name": "verify", "ph": "X", "ts": 1500.0, "dur": 50000.0, "args": {"depths": [3]}},
-        {"name": "outcome buffered", "ph": "i", "ts": 30000.0, "args": {"at": 11, "tokens": 3}},
-        {"name": "outcome buffered", "ph": "i", "ts": 40000.0, "args": {"at": 12, "tokens": 3}},
-        {
-            "name": "commit sent",
-            "ph": "i",
-            "ts": 51600.0,
-            "args": {"at": 10, "added": 2, "depth": 3},
-        },
-    ]
-    draft = [{"name": "draft ahead", "ph": "X", "ts": 3000.0, "dur": 9000.0, "args": {}}]
-    for role, events in (("target", target), ("draft", draft)):
-        lines = [json.dumps({"pid": 1, "tid": 0} | event) + "\n" for event in events]
-        (tmp_path / f"{role}-1.jsonl").write_text("".join(lines) + '{"na')
+    write(
+        tmp_path,
+        [
+            named("target"),
+            sent(1_000, 1, at=9, added=1, sent_ns=900_000),
+            span("verify", 1_500, 50_000, sessions=[1], depths=[3], sources=["model"]),
+            mark("outcome buffered", 30_000, session=1, at=11, tokens=3),
+            mark("outcome buffered", 40_000, session=1, at=12, tokens=3),
+            sent(51_600, 1, at=10, added=2, sent_ns=51_500_000),
+        ],
+        [span("draft ahead", 3_000, 9_000, sessions=[1])],
+    )
+    for file in tmp_path.glob("*.jsonl"):
+        with file.open("a") as unfinished:
+            unfinished.write('{"na')
     return tmp_path
 
 
@@ -67,65 +64,32 @@ def test_a_broken_line_is_named(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "router-1.jsonl, line 2" in capsys.readouterr().err
 
 
-def test_what_is_written_can_be_read(tmp_path: Path) -> None:
-    timeline = FileTimeline(tmp_path / "new", "draft")
-    timeline.span("answer", 0.0, sessions=[1])
-    timeline.mark("outcome sent", at=7)
-    timeline.close()
-    out = tmp_path / "trace.json"
-    assert main(["trace", str(tmp_path / "new"), "--out", str(out)]) == 0
-    named, answer, sent = json.loads(out.read_text())["traceEvents"]
-    assert named["args"]["name"] == "draft"
-    assert (answer["name"], answer["args"], answer["ts"]) == ("answer", {"sessions": [1]}, 0.0)
-    assert 0 < answer["dur"] <= sent["ts"]
-
-
-def test_it_is_off_unless_a_folder_is_given(tmp_path: Path) -> None:
-    assert open_timeline(None, "draft") is OFF
-    OFF.mark("nothing")
-    OFF.span("nothing", 0.0)
-    timeline = open_timeline(str(tmp_path), "draft")
-    assert isinstance(timeline, FileTimeline)
-    timeline.close()
-    assert timeline.is_on
-    assert not OFF.is_on
-
-
 @pytest.fixture
 def request_folder(tmp_path: Path) -> Path:
     """A step for which the draft had sent two outcomes, and the next one's answer."""
-    events = {
-        "target": [
-            _mark("commit sent", 0, at=9, added=1, depth=3),
-            _span("verify", 500, 50_000, depths=[3]),
-            _mark("outcome buffered", 12_000, at=11, tokens=3),
-            _mark("outcome buffered", 13_000, at=12, tokens=3),
-            _mark("commit sent", 50_600, at=10, added=2, depth=3),
-            _span("verify", 51_000, 50_000, depths=[0]),
-            _mark("answer buffered", 60_000, at=12, tokens=3),
-            _mark("commit sent", 101_500, at=12, added=1, depth=3),
+    write(
+        tmp_path,
+        [
+            sent(0, 1, at=9, added=1, sent_ns=100),
+            span("verify", 500, 50_000, sessions=[1], depths=[3], sources=["model"]),
+            mark("outcome buffered", 12_000, session=1, at=11, tokens=3),
+            mark("outcome buffered", 13_000, session=1, at=12, tokens=3),
+            sent(50_600, 1, at=10, added=2, sent_ns=200),
+            span("verify", 51_000, 50_000, sessions=[1], depths=[0], sources=[None]),
+            mark("answer buffered", 60_000, session=1, at=12, tokens=3),
+            sent(101_500, 1, at=12, added=1, sent_ns=300),
         ],
-        "draft": [
-            _span("commit arrived", 2_500, 10, at=[9], added=[1]),
-            _span("draft ahead", 3_000, 6_000),
-            _mark("outcome sent", 9_500, at=11),
-            _mark("outcome sent", 9_500, at=12),
-            _span("commit arrived", 53_000, 10, at=[10], added=[2]),
-            _span("answer", 53_500, 4_000, sessions=[1]),
-            _mark("outcome sent", 101_000, at=14),  # it is still on its way
+        [
+            came(2_500, (7, 9, 1, 100)),
+            span("draft ahead", 3_000, 6_000, sessions=[7]),
+            mark("outcome sent", 9_500, session=7, at=11),
+            mark("outcome sent", 9_500, session=7, at=12),
+            came(53_000, (7, 10, 2, 200)),
+            span("answer", 53_500, 4_000, sessions=[7]),
+            mark("outcome sent", 101_000, session=7, at=14),  # it is still on its way
         ],
-    }
-    for role, lines in events.items():
-        (tmp_path / f"{role}-1.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in lines))
+    )
     return tmp_path
-
-
-def _mark(name: str, ts: float, **args: Any) -> dict[str, Any]:
-    return {"pid": 1, "tid": 0, "name": name, "ph": "i", "ts": ts, "args": args}
-
-
-def _span(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    return _mark(name, ts, **args) | {"ph": "X", "dur": dur}
 
 
 def test_a_trace_has_the_wire_and_the_buffer_as_tracks(request_folder: Path) -> None:
@@ -156,22 +120,52 @@ def test_a_trace_has_the_wire_and_the_buffer_as_tracks(request_folder: Path) -> 
     ]
 
 
+def test_no_spans_of_a_track_cross(tmp_path: Path) -> None:
+    """Perfetto would drop one of them; a commit waits for the end of a pass that ran already."""
+    write(
+        tmp_path,
+        [sent(0, 1, at=9, added=1, sent_ns=100)],
+        [span("draft ahead", 500, 2_000, sessions=[6]), came(1_000, (7, 9, 1, 100), dur=1_600)],
+    )
+    out = tmp_path / "trace.json"
+    assert main(["trace", str(tmp_path), "--out", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["draft ahead"]
+    waiting = [(e["ph"], e["ts"], e["pid"]) for e in events if e.get("cat") == "inbox"]
+    assert waiting == [("b", 1_000, DRAFT), ("e", 2_600, DRAFT)]
+
+
 def test_what_was_lost_or_is_answered_next_is_not_on_the_wire(tmp_path: Path) -> None:
-    """A second answer has begun when the first arrives; another request reaches a lost length."""
-    events = [
-        _mark("commit sent", 0, at=9, added=1, depth=3),
-        _span("answer", 1_000, 2_000, sessions=[1]),
-        _span("answer", 3_000, 9_000, sessions=[2]),
-        _mark("answer buffered", 5_000, at=10, tokens=3),
-        _mark("commit sent", 5_000_000, at=9, added=1, depth=3),
-        _span("commit arrived", 5_002_000, 10, at=[9], added=[1]),
-    ]
-    (tmp_path / "target-1.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
+    """A second answer has begun when the first arrives; an outcome was lost a while before."""
+    write(
+        tmp_path,
+        [
+            sent(0, 1, at=8, added=1, sent_ns=50),  # to a draft that has died
+            sent(100, 1, at=9, added=1, sent_ns=100),
+            mark("answer buffered", 5_000, session=1, at=10, tokens=3),
+            mark("outcome buffered", 5_000_000, session=1, at=12, tokens=3),
+        ],
+        [
+            came(600, (4, 9, 1, 100)),
+            span("answer", 1_000, 2_000, sessions=[3, 4]),
+            span("answer", 3_000, 9_000, sessions=[4]),
+            mark("outcome sent", 3_000_000, session=4, at=12),
+            mark("outcome sent", 4_900_000, session=4, at=12),
+        ],
+    )
     out = tmp_path / "trace.json"
     assert main(["trace", str(tmp_path), "--out", str(out)]) == 0
     traced = json.loads(out.read_text())["traceEvents"]
-    times = [(e["ph"], e["ts"]) for e in traced if e.get("cat") == "wire"]
-    assert times == [("b", 3_000), ("e", 5_000), ("b", 5_000_000), ("e", 5_002_000)]
+    times = [(e["name"], e["ph"], e["ts"]) for e in traced if e.get("cat") == "wire"]
+    assert times == [
+        ("commit", "b", 100),
+        ("commit", "e", 600),
+        ("proposal", "b", 3_000),
+        ("proposal", "e", 5_000),
+        ("proposal", "b", 4_900_000),
+        ("proposal", "e", 5_000_000),
+    ]
 
 
 def test_a_picture_shows_what_was_done_and_what_travelled(request_folder: Path) -> None:
@@ -214,6 +208,36 @@ def test_what_can_not_be_drawn_is_refused(
 ) -> None:
     assert main(["trace", str(request_folder), *words]) == USER_ERROR
     assert message in capsys.readouterr().err
+
+
+def test_labels_are_as_long_as_there_is_room(tmp_path: Path) -> None:
+    verifications = [(0, 600_000), (610_000, 72_000), (690_000, 10_000), (710_000, 110_000)]
+    write(
+        tmp_path,
+        [
+            sent(0, 1, at=9, added=1, sent_ns=100),
+            *(
+                span("verify", ts, dur, sessions=[1], depths=[3], sources=["engine"])
+                for ts, dur in verifications
+            ),
+            sent(1_000_000, 1, at=10, added=1, sent_ns=200),
+        ],
+    )
+    out = tmp_path / "picture.svg"
+    assert main(["trace", str(tmp_path), "--svg", str(out), "--commits", "1"]) == 0
+    texts = [e.text for e in ElementTree.parse(out).getroot().iter() if e.tag.endswith("text")]
+    said = [text for text in texts if text and "depth" in text]
+    assert said == ["verify, depth 3, its own", "depth 3", "depth 3"]
+
+
+def test_commits_of_two_requests_are_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though the second extends the length that the first has come to."""
+    write(tmp_path, [sent(0, 1, 9, 1, sent_ns=100), sent(50_000, 2, 10, 1, sent_ns=200)])
+    arguments = ["trace", str(tmp_path), "--svg", str(tmp_path / "x.svg"), "--commits", "1"]
+    assert main(arguments) == USER_ERROR
+    assert "--request" in capsys.readouterr().err
 
 
 def test_a_timeline_too_short_for_a_picture_is_refused(

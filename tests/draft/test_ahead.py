@@ -97,6 +97,32 @@ def outcomes_of(target: Target, proposal: Proposal) -> list[tuple[int, ...]]:
     ]
 
 
+def test_it_says_for_whom_it_has_worked(llama_pass: Pair) -> None:
+    target = Target(llama_pass.model)
+    for session_id in (1, 2):
+        target.open(session_id, 12)
+        target.commit(session_id, 9)
+    target.answer(2)
+
+    assert target.proposer.work()
+    assert {*target.proposer.worked_for()} == {2}
+    target.answer(1)
+    assert target.proposer.work()
+    assert {*target.proposer.worked_for()} == {1, 2}
+    target.work()
+    assert not target.proposer.worked_for()  # there was nothing to do any more
+
+
+def test_a_prompt_that_is_read_piece_by_piece_is_work_for_its_session(llama_pass: Pair) -> None:
+    proposer = ModelProposer(
+        llama_pass.model, ModelDraftConfig(model="tiny"), torch.Generator().manual_seed(1)
+    )
+    proposer.open(OpenSession(1, (5,) * 140, 140, GREEDY, DEPTH))
+
+    assert proposer.work()
+    assert proposer.worked_for() == (1,)
+
+
 def test_every_branch_is_what_the_model_says_after_its_outcome(any_model: Pair) -> None:
     target, proposal = in_flight(any_model.model)
     outcomes = outcomes_of(target, proposal)

@@ -1,7 +1,8 @@
 """The engine's turns, in the test's own thread."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from specray.types import (
     SamplingSettings,
     SessionFrame,
 )
+from tests.wire.fakes import RecordedTimeline
 
 PROMPT = (1, 2, 3)
 MODEST = 1000  # the router's id of the modest tenant's one session
@@ -213,3 +215,69 @@ def test_what_was_answered_ahead_is_no_answer_and_tells_nothing_of_what_one_cost
 
     assert engine.stats.num_proposals == 2
     assert cost.sizes == [2]
+
+
+class Ahead(Proposer):
+    """Drafts ahead for its sessions, and says for which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead: list[Proposal] = []
+
+    def work(self) -> bool:
+        self._ahead = [Proposal(i, n + 2, 7, (8,), "model") for i, n in self.lengths.items()]
+        return False
+
+    def worked_for(self) -> Collection[int]:
+        return [*self.lengths, *self.lengths]
+
+    def take_ahead(self) -> list[Proposal]:
+        ahead, self._ahead = self._ahead, []
+        return ahead
+
+    def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
+        """It heeds nobody."""
+
+
+class Reticent(Proposer):
+    """Does not say for whom it works."""
+
+    def work(self) -> bool:
+        return True
+
+
+def written(proposer: Proposer) -> list[tuple[str, dict[str, Any]]]:
+    """What the timeline says of two sessions that are opened, then asked for in one frame."""
+    router, timeline = Router(num_batches=9), RecordedTimeline()
+    engine = DraftEngine(proposer, router.inbox, Journal("test"), timeline)
+    for session_id in (30, 40):
+        session = replace(opened(session_id, "t"), request_id=f"r{session_id}")
+        engine._turn([Arrival(router, SessionFrame((session,)), 0)])
+    commits = tuple(Commit(i, 3, (7,), 2, sent_at_ns=100 + i) for i in (40, 50, 30))
+    engine._turn([Arrival(router, SessionFrame(commits=commits), 0)])
+    return timeline.events
+
+
+def test_the_timeline_names_the_sessions_of_each_turn_by_our_own_numbers() -> None:
+    assert written(Ahead()) == [
+        ("open", {"session": 1, "request": "r30"}),
+        ("open", {"session": 2, "request": "r40"}),
+        (
+            "commit arrived",
+            {
+                "sessions": [2, None, 1],  # nobody has opened 50
+                "at": [3, 3, 3],
+                "added": [1, 1, 1],
+                "sent_ns": [140, 150, 130],
+            },
+        ),
+        ("answer", {"sessions": [1, 2]}),
+        ("draft ahead", {"sessions": [1, 2]}),
+        ("outcome sent", {"session": 1, "at": 6}),
+        ("outcome sent", {"session": 2, "at": 6}),
+    ]
+
+
+def test_who_does_not_say_for_whom_it_works_is_seen_working_all_the_same() -> None:
+    assert written(Reticent())[-1] == ("draft ahead", {"sessions": []})
+    assert written(Proposer())[-1][0] == "answer"

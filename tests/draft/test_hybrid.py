@@ -405,8 +405,19 @@ class Ahead(Scripted):
         self._sent.update(keys)
         return [Proposal(*key, (1, 2, 3), "model") for key in keys]
 
+    def worked_for(self) -> Collection[int]:
+        return list(self._sessions)
+
     def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
         self.left_out[session_id] = set(outcomes)
+
+
+def test_what_goes_on_between_answers_is_the_models_work() -> None:
+    proposer = hybrid(Ahead(added=20))
+    begin(proposer, 1, FRESH)
+
+    assert proposer.worked_for() == [1]
+    assert hybrid(Scripted()).worked_for() == ()  # it does not say
 
 
 def test_the_model_drafts_ahead_for_what_no_look_up_serves() -> None:

@@ -255,6 +255,19 @@ def test_outcomes_that_somebody_else_serves_are_left_out(ngrams: NgramModel) -> 
     assert [(p.position, p.last_token_id) for p in proposer.take_ahead()] == others
 
 
+def test_it_says_for_whom_it_drafts_ahead(ngrams: NgramModel) -> None:
+    proposer = proposer_of(ngrams, fan_out=8)
+    begin_ahead(proposer)
+    begin(proposer, 2, (1, 0))
+    proposer.propose([2])
+
+    assert [(proposer.work(), proposer.worked_for()) for _ in range(3)] == [
+        (True, (1,)),
+        (False, (2,)),
+        (False, ()),
+    ]
+
+
 @pytest.mark.parametrize("end", ["closed", "depth 0"])
 def test_nobody_drafts_for_what_is_over(ngrams: NgramModel, end: str) -> None:
     proposer = proposer_of(ngrams, fan_out=8)

@@ -197,6 +197,9 @@ class Ahead(Recorder):
     def take_ahead(self) -> list[Proposal]:
         return [Proposal(i, self.length + 2, 47, (50, 49), "model") for i in (1, 7)]
 
+    def worked_for(self) -> Collection[int]:
+        return (1, 7)
+
     def leave_out(self, session_id: int, outcomes: Collection[tuple[int, int]]) -> None:
         assert session_id == 1
         self.left_out += outcomes
@@ -208,6 +211,7 @@ def test_what_is_drafted_ahead_is_translated_with_its_outcome() -> None:
     (proposal,) = proposer.take_ahead()  # nobody has opened session 7
     assert (proposal.position, proposal.last_token_id) == (4, 6)
     assert proposal.token_ids == (0, 2)
+    assert proposer.worked_for() == (1, 7)
 
 
 def test_outcomes_are_left_out_in_the_drafts_tokens() -> None:

@@ -23,7 +23,16 @@ def test_equal_vocabularies_pass(tmp_path: Path) -> None:
     target = save_tokenizer(tmp_path / "target", ["<unk>", "a", "b"])
     draft = save_tokenizer(tmp_path / "draft", ["<unk>", "a", "b"])
 
-    check_same_tokenizer(target, draft)
+    assert check_same_tokenizer(target, draft) == []
+
+
+def test_what_else_differs_is_told(tmp_path: Path) -> None:
+    target = save_tokenizer(tmp_path / "target", ["<unk>", "a", "b"])
+    draft = save_tokenizer(tmp_path / "draft", ["<unk>", "a", "b"])
+    (tmp_path / "draft" / "chat_template.jinja").write_text("{{ messages }}")
+
+    (note,) = check_same_tokenizer(target, draft)
+    assert note.startswith("chat templates differ")
 
 
 @pytest.mark.parametrize(

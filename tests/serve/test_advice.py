@@ -164,6 +164,22 @@ def test_a_draft_that_is_not_small(args: dict[str, Any], target: Target, draft: 
     assert warning.startswith("draft.model.model: it has 25% of the parameters of m")
 
 
+@pytest.mark.parametrize(
+    ("num_parameters", "is_too_large"), [(99_000_000, False), (100_000_000, True)]
+)
+def test_a_small_target_s_draft_is_at_least_smaller(
+    args: dict[str, Any], target: Target, draft: Draft, num_parameters: int, is_too_large: bool
+) -> None:
+    assert target.memory is not None
+    assert draft.memory is not None
+    small = with_memory(target, size=replace(target.memory.size, num_parameters=100_000_000))
+    size = replace(draft.memory.size, num_parameters=num_parameters)
+    warnings = advised(args, small, replace(draft, memory=replace(draft.memory, size=size)))
+
+    start = "draft.model.model: it has 100% of the parameters of m"
+    assert [warning.startswith(start) for warning in warnings] == [True] * is_too_large
+
+
 def test_a_draft_is_held_against_the_experts_of_a_token(
     args: dict[str, Any], target: Target, draft: Draft
 ) -> None:

@@ -87,6 +87,21 @@ def test_a_sound_file_is_explained(tmp_path: Path, config: Config) -> None:
     json.dumps(report.as_dict())
 
 
+def test_what_a_draft_s_tokenizer_does_otherwise_is_warned_of_once(
+    tmp_path: Path, config: Config
+) -> None:
+    more = json.loads(json.dumps(args_of(config)["target"]))
+    more["model_loading_config"] = {"model_id": "n", "model_source": save_model(tmp_path / "n")}
+    args_of(config)["more_targets"] = [more]
+    (tmp_path / "d" / "chat_template.jinja").write_text("{{ messages }}")
+    (application,) = check_file(written(tmp_path, config)).applications
+
+    told = [warning for warning in application.warnings if "chat templates" in warning]
+    assert len(told) == 1
+    assert told[0].startswith("draft.model.model: chat templates differ")
+    assert application.tokenizers == "every token has the same id for target and draft"
+
+
 def test_a_hybrid_s_model_counts_too(tmp_path: Path, config: Config) -> None:
     args_of(config)["draft"]["method"] = "hybrid"
     (application,) = check_file(written(tmp_path, config)).applications

@@ -6,9 +6,11 @@ Its streams to the draft are direct, too.
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import httpx
 import openai
@@ -24,7 +26,15 @@ from tests.serve.test_service import (
     proposed_tokens,
     wait_until,
 )
-from tests.serve.watching import SPANS, ask, lines_of, spans_of
+from tests.serve.watching import (
+    SPANS,
+    ask,
+    exported,
+    lines_of,
+    sessions_of,
+    spans_of,
+    tracks_of,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1200)]
 
@@ -52,6 +62,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config["applications"][0]["args"]["observability"] = {
         "session_log": True,
         "traces": f"file:{folder / 'traces'}",
+        "timeline": str(folder / "timeline"),
     }
     with running(config, folder, "--direct-streaming") as started:
         yield started
@@ -195,6 +206,37 @@ def test_logs_and_spans_of_a_request_join_up(service: Service) -> None:
     assert request["parent_id"] == f"0x{parent_id}"
     assert request["attributes"]["specray.request_id"] == "direct-1"
     assert target["parent_id"] == request["context"]["span_id"]
+
+
+def test_one_request_of_two_at_once_is_exported_from_the_timeline(
+    service: Service, tmp_path: Path
+) -> None:
+    """Both are of the same length, and each process has numbers of its own for them."""
+    names = ("timed-1", "timed-2")
+    parents = [f"00-0af7651916cd43dd8448eb211c8031{n}-b7ad6b7169203331-01" for n in ("a1", "a2")]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(partial(ask, service), names, parents))
+
+    timeline = service.config_file.parent / "timeline"
+    everything = exported(timeline, tmp_path)
+    apart = [exported(timeline, tmp_path, "--request", name) for name in names]
+    for events in apart:
+        happened = {event["name"] for event in events}
+        assert {"target", "draft", "wire", "buffer"} <= tracks_of(events)
+        assert {"verify", "commit sent", "commit arrived", "commit", "proposal"} <= happened
+        assert happened & {"answer", "draft ahead"}
+        assert happened & {"answer buffered", "outcome buffered"}
+    mine, others = (sessions_of(events) for events in apart)
+    assert len({session for role, _, session in mine if role == "target"}) == 1
+    assert not mine & others
+    assert mine | others <= sessions_of(everything)
+    assert any(len(e["args"]["sessions"]) == 2 for e in everything if e["name"] == "verify")
+
+    picture = tmp_path / "mine.svg"
+    exported(timeline, tmp_path, "--request", names[0], "--svg", str(picture), "--commits", "2")
+    drawn = [shape.get("class") for shape in ElementTree.parse(picture).getroot().iter()]
+    assert {"t", "up"} <= {*drawn}  # verifications and commits
+    assert {"a", "d"} & {*drawn}  # and what the draft did
 
 
 def test_a_router_that_dies_costs_speed_only(service: Service) -> None:

@@ -215,13 +215,14 @@ def test_the_router_reports_both_directions_and_both_roles(instruments: Instrume
 
 def test_a_target_reports_its_own_streams_to_drafts_alike(instruments: Instruments) -> None:
     to_drafts = Traffic()
-    to_drafts.observe(0, 0.001)
+    to_drafts.observe(80, 0.001)
     direct = RelayStats(None, ("d",), {"d": 1}, 2, {"draft_died": 3}, to_drafts, Traffic())
     TargetMetrics(instruments=instruments).publish(target_stats(direct=direct))
     values = instruments.values
 
     assert values["specray_fallbacks", "draft_died"] == 3
     assert values["specray_relay_frames", "to_drafts"] == 1
+    assert values["specray_relay_bytes", "to_drafts"] == 80
     assert values["specray_connected_replicas", "draft"] == 1
     assert ("specray_connected_replicas", "target") not in values  # that is for routers to say
     assert values["specray_sessions_without_draft",] == 2

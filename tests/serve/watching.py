@@ -1,4 +1,4 @@
-"""What a running service wrote down about one request: log lines and spans."""
+"""What a running service wrote down about one request: log lines, spans, a timeline."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from specray.cli import main
 from tests.serve.service import MODEL, Service
 
 Line = dict[str, Any]
@@ -40,6 +41,31 @@ def spans_of(folder: Path, trace_id: str) -> list[Line]:
     """The spans of a trace that have ended."""
     spans = [line for path in folder.glob("*.jsonl") for line in _whole_lines(path)]
     return [span for span in spans if span["context"]["trace_id"] == f"0x{trace_id}"]
+
+
+def exported(timeline: Path, folder: Path, *options: str) -> list[Line]:
+    """The events of a trace that `specray trace` makes in the folder."""
+    out = folder / "trace.json"
+    assert main(["trace", str(timeline), "--out", str(out), *options]) == 0
+    events: list[Line] = json.loads(out.read_text())["traceEvents"]
+    return events
+
+
+def tracks_of(events: list[Line]) -> set[str]:
+    """The names of a trace's processes and of the tracks in them."""
+    return {event["args"]["name"] for event in events if event["ph"] == "M"}
+
+
+def sessions_of(events: list[Line]) -> set[tuple[str, int, int]]:
+    """Whom a trace's events concern: role, process, and number there."""
+    named = [event for event in events if event["name"] == "process_name"]
+    roles = {event["pid"]: event["args"]["name"] for event in named}
+    found = set()
+    for event in events:
+        facts = {} if event.get("cat") == "wire" else event.get("args", {})
+        numbers = {facts.get("session"), *facts.get("sessions", ())} - {None}
+        found |= {(roles[event["pid"]], event["pid"], number) for number in numbers}
+    return found
 
 
 def _whole_lines(path: Path) -> list[Line]:

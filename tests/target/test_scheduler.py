@@ -16,6 +16,7 @@ from specray.observability.journal import Journal
 from specray.target import hardware
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.worker import HARDWARE
+from tests.wire.fakes import RecordedTimeline
 
 
 def request(num_tokens: int, num_computed: int) -> Any:
@@ -38,8 +39,9 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     scheduler._next_session_id = itertools.count(1)
     scheduler._trusts_distributions, scheduler.max_model_len = True, 100
     scheduler._journal, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
-    scheduler._streams = Mock()
-    for name, args in (("speculating", {"specray_router": "r"}), ("plain", {})):
+    scheduler._streams, scheduler._timeline = Mock(), RecordedTimeline()
+    speculating = {"specray_router": "r", "specray_request_id": "the client's"}
+    for name, args in (("speculating", speculating), ("plain", {})):
         new = Request(name, [5, 6, 7], SamplingParams(max_tokens=9, extra_args=args), None)
         scheduler.add_request(new)
         scheduler.add_request(new)  # more input for it
@@ -47,6 +49,8 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._speculation.open.call_count == 1
     assert scheduler._speculation.observe_arrival.call_count == 2
     assert scheduler._load_meter.observe_arrival.call_count == 2
+    names = {"session": 1, "request": "the client's", "vllm_request": "speculating"}
+    assert scheduler._timeline.events == [("request arrived", names)]
 
 
 def test_commits_ask_for_what_the_step_that_comes_has_room_for(
@@ -58,7 +62,7 @@ def test_commits_ask_for_what_the_step_that_comes_has_room_for(
     monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: {})
     scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
     scheduler._planner, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
-    scheduler._timeline, scheduler._journal = Mock(is_on=False), Mock(is_on=False)
+    scheduler._timeline, scheduler._journal = RecordedTimeline(), Mock(is_on=False)
     scheduler._step = SimpleNamespace(
         started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500), is_decode_only=False
     )
@@ -69,10 +73,16 @@ def test_commits_ask_for_what_the_step_that_comes_has_room_for(
     scheduler.kv_cache_manager = Mock()
     scheduler.kv_cache_manager.block_pool.get_num_free_blocks.return_value = 1000
     scheduler.update_from_output(
-        SimpleNamespace(num_scheduled_tokens={"a": 1}, num_spec_tokens_to_schedule=0),
+        SimpleNamespace(
+            num_scheduled_tokens={"a": 1},
+            num_spec_tokens_to_schedule=0,
+            scheduled_spec_decode_tokens={},
+        ),
         ModelRunnerOutput(["a"], {"a": 0}),
     )
 
+    facts = {"sessions": [1], "depths": [0], "sources": [None]}
+    assert scheduler._timeline.events == [("verify", facts)]
     names = [call[0] for call in scheduler._speculation.method_calls]
     assert names[-2:] == ["expect", "commit"]
     (expected,) = scheduler._speculation.expect.call_args.args

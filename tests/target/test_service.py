@@ -5,6 +5,7 @@ from specray.errors import ProtocolError
 from specray.target.buffer import ProposalBuffer
 from specray.target.service import RouterStreams
 from specray.types import (
+    Commit,
     Proposal,
     ProposalFrame,
     SessionFrame,
@@ -12,6 +13,7 @@ from specray.types import (
     TruncatedDistributions,
 )
 from specray.wire.stats import TargetStats
+from tests.wire.fakes import RecordedTimeline
 
 NOW_NS = 5_000_000_000_000
 FRAME = SessionFrame(closes=(1,))
@@ -227,3 +229,40 @@ def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
         receive(streams, Proposal(1, position - is_late, 7, (token,), "model", q))
     assert streams.trusts("r") == is_honest
     assert streams.trusts("another")
+
+
+def test_the_timeline_names_the_sessions_of_what_comes_and_goes(buffer: ProposalBuffer) -> None:
+    timeline, peer = RecordedTimeline(), Peer("r")
+    streams = RouterStreams(buffer, SpeculationPolicy(), timeline=timeline)
+    streams.connected(peer)
+    streams.send("r", SessionFrame(commits=(Commit(1, 10, (5, 6), 3, sent_at_ns=77),)))
+    streams.send("gone", SessionFrame(commits=(Commit(2, 10, (5,), 3, sent_at_ns=78),)))
+    receive(streams, proposal(), proposal(draft_time_us=5), Proposal(9, 10, 7, (1,), "model"))
+
+    arrived = {"session": 1, "at": 10, "tokens": 2, "became": "kept"}
+    assert timeline.events == [
+        (
+            "commit sent",
+            {"session": 1, "at": 10, "added": 2, "depth": 3, "sent_ns": 77},
+        ),
+        ("outcome buffered", arrived),
+        ("answer buffered", arrived),
+        ("outcome buffered", {"session": 9, "at": 10, "tokens": 1, "became": "stale"}),
+    ]
+
+
+def test_a_commit_is_written_down_before_it_leaves(buffer: ProposalBuffer) -> None:
+    """Else the draft might write of it first."""
+    timeline = RecordedTimeline()
+
+    class Watching(Peer):
+        def send(self, frame: SessionFrame) -> None:
+            assert [name for name, _ in timeline.events] == ["commit sent"]
+            super().send(frame)
+
+    streams = RouterStreams(buffer, SpeculationPolicy(), timeline=timeline)
+    peer = Watching("r")
+    streams.connected(peer)
+    streams.send("r", SessionFrame(commits=(Commit(1, 10, (5, 6), 3, sent_at_ns=77),)))
+
+    assert len(peer.sent) == 1

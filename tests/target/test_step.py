@@ -7,6 +7,7 @@ from vllm.sampling_params import SamplingParams
 from specray.control.planner import Surroundings
 from specray.control.roofline import StepLoad
 from specray.target import step
+from specray.types import Proposal
 
 
 def request(
@@ -114,3 +115,17 @@ def test_a_steps_sampled_tokens_are_those_that_are_drawn_after() -> None:
     assert step.load(output, requests) == StepLoad(
         3, 407, 104 + 204 + 400, num_sampled=3, num_prefill_tokens=400
     )
+
+
+def test_a_timeline_is_told_of_each_request_in_the_order_of_the_step() -> None:
+    output: Any = SimpleNamespace(
+        num_scheduled_tokens={"b": 4, "plain": 300, "a": 1, "drafted": 3},
+        scheduled_spec_decode_tokens={"b": [5, 6, 7], "drafted": [8, 9]},
+    )
+    proposals = {"b": Proposal(2, 10, 4, (5, 6, 7), "prompt_lookup")}
+
+    assert step.facts(output, proposals, {"a": 1, "b": 2, "drafted": 3}) == {
+        "sessions": [2, None, 1, 3],
+        "depths": [3, 0, 0, 2],
+        "sources": ["prompt_lookup", None, None, None],
+    }

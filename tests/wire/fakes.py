@@ -1,7 +1,7 @@
 """Synchronous users of the servers, whose every event a test can wait for."""
 
 import queue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from specray.errors import ProtocolError
 from specray.types import SpeculationPolicy
@@ -79,3 +79,18 @@ class RecordingControl:
 
     def stats(self) -> TargetStats:
         return self.counters
+
+
+class RecordedTimeline:
+    """Keeps what it is told: names and facts, no times."""
+
+    is_on = True
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def span(self, name: str, started_s: float, **facts: Any) -> None:
+        self.events.append((name, facts))
+
+    def mark(self, name: str, **facts: Any) -> None:
+        self.events.append((name, facts))
