@@ -170,7 +170,12 @@ def _share_buckets(shares: Floats) -> NDArray[np.int64]:
 
 
 def _rated(frequencies: _Frequencies, shares: Floats) -> Floats:
-    return np.where(shares > 0, frequencies.rates[_share_buckets(shares)], 0.0)
+    """Of each candidate; one is added, so that all together are no more than 1.
+
+    Frequencies by bucket may say more: of many that are the least likely of theirs.
+    """
+    rates = np.where(shares > 0, frequencies.rates[_share_buckets(shares)], 0.0)
+    return rates / max(1.0, float(rates.sum()))
 
 
 def _observe_share(

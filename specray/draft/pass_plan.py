@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specray.config import MAX_FAN_OUT
 from specray.control.batch_cost import BatchCost
 from specray.draft.branch import Branch
 from specray.draft.followed import Followed
@@ -134,13 +135,20 @@ class PassPlan:
                 yield _Wanted(choice.probability, 1, choice)
 
     def _choices(self, followed: Followed) -> Iterator[Choice]:
-        """What a session may begin with, the likeliest first."""
+        """What a session may begin with, the likeliest first.
+
+        No more than its target holds, which forgets the oldest: what was begun as the likeliest.
+        """
         if followed.likeliest is None:
             followed.likeliest = self._likeliest(followed)
+        num_left = MAX_FAN_OUT - len(followed.branches)
         for probability, k, added in followed.likeliest:
+            if num_left <= 0:
+                return
             outcome = (len(followed.session) + k + 1, added)
             is_taken = (k, added) in followed.branches or outcome in followed.left_out
             if k <= followed.num_fed and not is_taken:
+                num_left -= 1
                 yield Choice(followed, probability, k, added)
 
     def _likeliest(self, followed: Followed) -> list[tuple[float, int, int]]:

@@ -115,12 +115,12 @@ class _Hub:
         if self._is_direct:
             self._targets.send({target: self._names()})
 
-    def _from_target(self, target: str, frame: SessionFrame, num_bytes: int) -> None:
+    def _from_target(self, target: str, frame: SessionFrame, _num_bytes: int) -> None:
         if self._is_direct:  # it was sent before the drafts had been named: to be announced again
             lost = tuple(opened.session_id for opened in frame.opens)
             self._targets.send({target: ProposalFrame(lost=lost)} if lost else {})
             return
-        self._switch.from_target(target, frame, num_bytes)
+        self._switch.from_target(target, frame)
         for watch in self.watches:
             watch.from_target(target, frame)
 

@@ -43,7 +43,9 @@ class Switch:
         self._table = SessionTable(clock, name)
         self._to_drafts, self._to_targets = Traffic(), Traffic()
         events = LinkEvents(self._draft_up, self._from_draft, self._draft_down)
-        self._drafts = Links(partial(connect_draft, router_id=name), events)
+        self._drafts = Links(
+            partial(connect_draft, router_id=name, note_sent=self._to_drafts.count), events
+        )
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -55,11 +57,11 @@ class Switch:
         self._drafts.update(drafts)
         self._table.keep_drafts(drafts)
 
-    def from_target(self, target: str, frame: SessionFrame, num_bytes: int = 0) -> None:
+    def from_target(self, target: str, frame: SessionFrame) -> None:
         """Pass a target's news on to the drafts that hold its sessions."""
         arrived_at = self._clock()
         self._drafts.send(self._table.from_target(target, frame))
-        self._to_drafts.observe(num_bytes, self._clock() - arrived_at)
+        self._to_drafts.hop_time.observe(self._clock() - arrived_at)
 
     def remove_target(self, target: str) -> None:
         """The target has gone: its sessions are over."""

@@ -24,6 +24,9 @@ _UNARY_OPTIONS = rpc.channel_options(rpc.MAX_SESSION_FRAME_BYTES)
 _GONE = (grpc.RpcError, asyncio.InvalidStateError)
 
 
+def _ignore(_num_bytes: int) -> None: ...
+
+
 class Stream(Generic[In, Out]):
     """One long-lived stream: iterate it for frames, `send` frames into it. Has one reader."""
 
@@ -35,6 +38,7 @@ class Stream(Generic[In, Out]):
         decode: Callable[[bytes], In],
         encode: Callable[[Out], bytes],
         merge: Callable[[Out, Out], Out | None],
+        note_sent: Callable[[int], None] = _ignore,
     ) -> None:
         self.address = address
         self.num_bytes_received = 0
@@ -42,6 +46,7 @@ class Stream(Generic[In, Out]):
         self._call = call
         self._decode = decode
         self._encode = encode
+        self._note_sent = note_sent
         self._outbox: Outbox[Out] = Outbox(merge)
         self._is_closing = False
         call.add_done_callback(lambda _call: self._outbox.close())
@@ -108,15 +113,24 @@ class Stream(Generic[In, Out]):
     async def _write(self) -> None:
         try:
             while True:
-                await self._call.write(self._encode(await self._outbox.take()))
+                data = self._encode(await self._outbox.take())
+                self._note_sent(len(data))  # before the peer can answer
+                await self._call.write(data)
         except _GONE:
             pass  # the reader hears why
         finally:
             self._outbox.close()
 
 
-async def connect_draft(address: str, router_id: str) -> Stream[ProposalFrame, SessionFrame]:
+async def connect_draft(
+    address: str, router_id: str, note_sent: Callable[[int], None] = _ignore
+) -> Stream[ProposalFrame, SessionFrame]:
     """Open the stream that carries all sessions of `router_id` on one draft.
+
+    Args:
+        address: the draft's.
+        router_id: what the draft is to know the router by.
+        note_sent: told of each frame that leaves, by its size in bytes.
 
     Raises:
         StreamClosedError: nobody answered within `TIMEOUT_S`, or the stream was refused.
@@ -128,6 +142,7 @@ async def connect_draft(address: str, router_id: str) -> Stream[ProposalFrame, S
         codec.decode_proposal_frame,
         codec.encode_session_frame,
         merge_session_frames,
+        note_sent,
     )
 
 

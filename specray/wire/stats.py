@@ -62,14 +62,18 @@ Reason = Literal["draft_died", "draft_stalled", "draft_evicted", "no_draft"]
 class Traffic:
     """One direction of a switch since the start."""
 
-    num_frames: int = 0  # as they arrived
-    num_bytes: int = 0  # of those that came over the wire
+    num_frames: int = 0  # on its streams to drafts
+    num_bytes: int = 0  # of these, as they are encoded
     hop_time: Durations = field(default_factory=Durations)  # from a frame's arrival to its sending
 
-    def observe(self, num_bytes: int, hop_s: float) -> None:
-        """Count one frame."""
+    def count(self, num_bytes: int) -> None:
+        """Count one frame on a stream."""
         self.num_frames += 1
         self.num_bytes += num_bytes
+
+    def observe(self, num_bytes: int, hop_s: float) -> None:
+        """Count one frame that has been passed on."""
+        self.count(num_bytes)
         self.hop_time.observe(hop_s)
 
     def copy(self) -> "Traffic":

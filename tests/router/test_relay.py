@@ -26,6 +26,7 @@ from specray.types import (
     SpeculationPolicy,
 )
 from specray.wire.client import get_stats_blocking
+from specray.wire.codec import encode_proposal_frame, encode_session_frame
 from specray.wire.server import Peer, serve_draft, serve_target
 from specray.wire.stats import RelayStats, Traffic
 from tests.wire.fakes import PATIENCE_S, RecordingControl, RecordingHandler, RecordingPeer
@@ -167,7 +168,7 @@ class Network:
             dict(sum((Counter(switch.open_sessions) for switch in known), Counter())),
             sum(switch.num_homeless for switch in known),
             sum((Counter(switch.fallbacks) for switch in known), Counter()),
-            *(Traffic(), Traffic()),
+            *(_total([s.to_drafts for s in known]), _total([s.to_targets for s in known])),
         )
 
     def until(self, holds: Callable[[RelayStats], bool]) -> RelayStats:
@@ -183,6 +184,15 @@ class Network:
 
     def _make_target(self) -> FakeTarget | DirectTarget:
         return DirectTarget(self._stall_timeout_s) if self.is_direct else FakeTarget()
+
+
+def _total(directions: Sequence[Traffic]) -> Traffic:
+    total = Traffic()
+    for one in directions:
+        total.num_frames += one.num_frames
+        total.num_bytes += one.num_bytes
+        total.hop_time.count += one.hop_time.count
+    return total
 
 
 def _addresses(replicas: Sequence[FakeTarget | DirectTarget | FakeDraft]) -> tuple[str, ...]:
@@ -256,15 +266,26 @@ def test_sessions_spread(network: Network) -> None:
     assert network.stats().open_sessions == {draft.address: 2 for draft in network.drafts}
 
 
-def test_the_traffic_is_counted(relayed: Network) -> None:
-    relayed.grow(num_targets=2, num_drafts=1)
-    for target in relayed.targets:
-        target.send(opens(1))
-        relayed.drafts[0].frame()
+def test_the_traffic_is_counted(network: Network) -> None:
+    """Where it goes over the wire: a target's news for two drafts are two frames."""
+    network.grow(num_targets=2, num_drafts=2)
+    told, answers = [], []
+    for target in network.targets:
+        target.send(opens(1, 2))
+        told += [draft.frame() for draft in network.drafts]
+        target.send(commits(1, 2))
+        latest = [draft.frame() for draft in network.drafts]
+        told += latest
+        answers.append(ProposalFrame((answer(latest[0].commits[0]),)))
+        network.drafts[0].send(answers[-1])
+        assert target.frame().proposals
 
-    stats = relayed.stats()
-    assert stats.to_drafts.num_frames == stats.to_drafts.hop_time.count == 2
-    assert stats.to_drafts.num_bytes > 2 * len("two frames")
+    stats = network.stats()
+    assert stats.to_drafts.num_frames == len(told) == 8
+    assert stats.to_drafts.num_bytes == sum(len(encode_session_frame(frame)) for frame in told)
+    assert stats.to_drafts.hop_time.count == 4
+    assert stats.to_targets.num_frames == stats.to_targets.hop_time.count == len(answers) == 2
+    assert stats.to_targets.num_bytes == sum(len(encode_proposal_frame(frame)) for frame in answers)
 
 
 def test_a_dead_drafts_sessions_reopen_on_the_other(network: Network) -> None:

@@ -54,6 +54,7 @@ class Step:
 
     num_crossed: int  # requests whose rejected tokens reached into a block that others did not
     num_chunks: int  # requests that prefilled a part of their prompt
+    num_ahead: int  # proposals verified that drafts had sent before the commit that they extend
     depths: dict[str, int]  # draft tokens verified, by request id
 
 

@@ -18,8 +18,10 @@ from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
 from specray.target.speculation import Speculation
+from specray.types import DRAFT_SOURCES
 
 CREDULOUS = "credulous"
+OBSERVED_SCHEDULER = "tests.target.plugins.ObservedScheduler"
 STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
 
 
@@ -49,7 +51,15 @@ class ObservedScheduler(SpeculativeScheduler):
         running = {request.request_id: request for request in self.running}
         chunks = sum(running[r].is_prefill_chunk for r in num_scheduled if r in running)
         depths = {req_id: len(drafts.get(req_id, ())) for req_id in num_scheduled}
-        line = json.dumps({"num_crossed": crossed, "num_chunks": chunks, "depths": depths})
+        # What a target proposes itself has taken no draft any time either.
+        verified = [p for p in self._step.proposals.values() if p.source in DRAFT_SOURCES]
+        step = {
+            "num_crossed": crossed,
+            "num_chunks": chunks,
+            "num_ahead": sum(proposal.draft_time_us == 0 for proposal in verified),
+            "depths": depths,
+        }
+        line = json.dumps(step)
         with self._steps_file.open("a") as steps:
             steps.write(f"{line}\n")
         return super().update_from_output(scheduler_output, model_runner_output)
