@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from specray.target.speculation import Speculation
 from specray.types import DRAFT_SOURCES
 
 CREDULOUS = "credulous"
-OBSERVED_SCHEDULER = "tests.target.plugins.ObservedScheduler"
+PLANNING_SCHEDULER = "tests.target.plugins.PlanningScheduler"
 STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
+
+_STEP_S = 0.02  # longer than a tiny model's
 
 
 class ObservedScheduler(SpeculativeScheduler):
@@ -62,6 +65,19 @@ class ObservedScheduler(SpeculativeScheduler):
         line = json.dumps(step)
         with self._steps_file.open("a") as steps:
             steps.write(f"{line}\n")
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+class PlanningScheduler(ObservedScheduler):
+    """Decides as specray's own, for steps that take longer, whatever they verify.
+
+    As a large model's do; those of the tiny one cost so little that hardly any speculation pays.
+    """
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> Any:
+        time.sleep(_STEP_S)
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
