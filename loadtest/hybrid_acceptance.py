@@ -1,4 +1,4 @@
-"""What each source of a hybrid draft adds, on prompts that people wrote and none was trained on.
+"""What each source of a hybrid draft adds, on prompts of which none was trained on.
 
     python loadtest/hybrid_texts.py --folder build/hybrid     # once, minutes
     python loadtest/hybrid_acceptance.py --folder build/hybrid --json loadtest/results/NAME.json

@@ -87,10 +87,14 @@ def summary(
 ) -> dict[str, Any]:
     """What a step of so many requests took, in milliseconds, and what was there in all."""
     outcomes = zip(("hit", "late", "miss"), before, after, strict=True)
-    return {
+    known = {
         "requests": size,
         "lookups": {name: last - first for name, first, last in outcomes},
         "hits": len(turnarounds_s),
+    }
+    if len(turnarounds_s) < 2:  # too few for quantiles
+        return known
+    return known | {
         "median_ms": round(1e3 * median(turnarounds_s), 3),
         "p95_ms": round(1e3 * quantiles(turnarounds_s, n=20)[-1], 3),
         "share_within_1.5_ms": round(
