@@ -308,11 +308,11 @@ def _takes(proposer: Proposer, commit: Commit) -> bool:
 
 
 def speculating(
-    params: SamplingParams, depth: int | None = None, router: str = ROUTER
+    params: SamplingParams, depth: int | None = None, router: str = ROUTER, **args: object
 ) -> SamplingParams:
     """The same parameters for a request that came through a router."""
     params = params.clone()
-    params.extra_args = {names.ROUTER_ARG: router}
+    params.extra_args = {names.ROUTER_ARG: router, **args}
     if depth is not None:
         params.extra_args[names.DEPTH_ARG] = depth
     return params

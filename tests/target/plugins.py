@@ -25,7 +25,10 @@ CREDULOUS = "credulous"
 PLANNING_SCHEDULER = "tests.target.plugins.PlanningScheduler"
 STUBBORN_SCHEDULER = "tests.target.plugins.StubbornScheduler"
 
-_STEP_S = 0.02  # longer than a tiny model's
+STEP_ARG = "step_s"
+"""Key of `extra_args` in which a request says how long its steps take a `StubbornScheduler`."""
+
+STEP_S = 0.02  # longer than a tiny model's
 
 
 class ObservedScheduler(SpeculativeScheduler):
@@ -77,7 +80,7 @@ class PlanningScheduler(ObservedScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
-        time.sleep(_STEP_S)
+        time.sleep(STEP_S)
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
@@ -102,6 +105,14 @@ class StubbornScheduler(ObservedScheduler):
         trusts = self._streams.trusts
         _replace(self._streams, "trusts", lambda router: router == CREDULOUS or trusts(router))
         _replace(self, "_has_prefill", lambda: False)  # steps with chunks wait like the others
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> Any:
+        params = [request.sampling_params for request in self.running]
+        args = [p.extra_args for p in params if p is not None and p.extra_args]
+        time.sleep(max((arg.get(STEP_ARG, 0.0) for arg in args), default=0.0))
+        return super().update_from_output(scheduler_output, model_runner_output)
 
 
 class StubbornPlanner(Planner):

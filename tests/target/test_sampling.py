@@ -25,7 +25,7 @@ from tests.target.distributions import (
 from tests.target.drafts import Distorted, DistortedAhead, Disturbance, Disturbed
 from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
 from tests.target.identity import Tally, accepted_by_source, prompts
-from tests.target.plugins import CREDULOUS
+from tests.target.plugins import CREDULOUS, STEP_ARG, STEP_S
 from tests.target.sources import DISTURBED, KINDS, Sources, followers, served
 from tests.target.tiny_model import VOCAB_SIZE, TinyModel
 
@@ -89,16 +89,18 @@ def run(
     prompt: tuple[int, ...] = PROMPT,
     disturbance: Disturbance[Proposal] | None = None,
     frames: Disturbance[SessionFrame] | None = None,
+    batch: int = BATCH,
+    step_s: float = 0.0,
 ) -> Run:
     """The same request many times, and more where few proposals come in time."""
-    params = speculating(params, router=router)
+    params = speculating(params, router=router, **{STEP_ARG: step_s})
     tally = Tally(engine)
     proposed = accepted = 0
     answers: list[list[int]] = []
     with FakeRouter(engine.address, draft, name=router, disturbance=disturbance, frames=frames):
         while len(answers) < num_requests or proposed <= num_requests:
             assert len(answers) < PATIENCE * num_requests, f"only {proposed} tokens proposed"
-            answers += engine.answers([Job(prompt, params)] * BATCH)
+            answers += engine.answers([Job(prompt, params)] * batch)
             proposed, accepted = tally.take()
     return Run(np.array(answers), accepted / proposed)
 
@@ -130,18 +132,27 @@ def test_every_kind_of_draft(
     keep: Filter,
 ) -> None:
     """Run by a draft's service; all that they ship is believed."""
+    # A model behind n-grams is heard only where a step gives it time to draft ahead.
+    has_quick = KINDS[name].sources >= {"ngram", "model"}
     q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
     before = accepted_by_source(engine)
     with served(sources.proposer(KINDS[name], q)) as draft:
-        answers, acceptance_rate = run(engine, draft, sampled(keep), 20 * BATCH, CREDULOUS)
+        answers, acceptance_rate = run(
+            engine,
+            draft,
+            sampled(keep),
+            20 * BATCH,
+            CREDULOUS,
+            batch=16 if has_quick else BATCH,
+            step_s=STEP_S if has_quick else 0.0,
+        )
     if KINDS[name].has_other_tokenizer:
         q[:, sources.missing] = 0.0
     assert min(p_values(answers, reference, keep, q)) > ALPHA
     assert acceptance_rate > 0.12
     accepted = accepted_by_source(engine) - before
     sources_of_it = KINDS[name].sources - {"prompt_lookup"}  # answers are too short for copies
-    assert sum(accepted[source] for source in sources_of_it) > 5 * BATCH
-    assert all(accepted[source] > BATCH / 2 for source in sources_of_it)
+    assert all(accepted[source] > BATCH for source in sources_of_it), accepted
 
 
 @DISTURBED
