@@ -68,8 +68,11 @@ class ProposalBuffer:
     """Thread-safe: streams offer, the scheduler takes and may wait.
 
     A proposal is looked up by session, length and last token, so whatever is late, repeated or
-    meant for another branch is never found, and only the router that a session came through may
-    propose for it. Memory is bounded by the open sessions, the depth and the routers.
+    meant for another outcome of the same step is never found, and only the router that a session
+    came through may propose for it. One for a longer request stays until that is outgrown; if other
+    tokens than it assumed lead to its length and last token it is found, which costs speed at most:
+    it ships what it was drawn from. Memory is bounded by the open sessions, the depth and the
+    routers.
 
     A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
     exact: given the tokens before it, the rest was drawn from what it ships, and no verification

@@ -1,6 +1,7 @@
 """Branches against the same model run from scratch, and against a session of their own."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, cycle, repeat
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
 
 from specray.config import ModelDraftConfig
 from specray.draft.ahead import DraftAhead
@@ -17,12 +18,14 @@ from specray.draft.decoding import PlainDecoder
 from specray.draft.language_model import LanguageModel
 from specray.draft.model import ModelProposer
 from specray.draft.pace import Rhythm
-from specray.sampling.truncation import BatchSampling, truncate
+from specray.sampling import truncation
+from specray.sampling.truncation import BatchSampling, Truncated, truncate
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 from tests.draft.test_model import GREEDY, SAMPLED, scratch_greedy, scratch_logits
 from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, Pair
 
 DEPTH = 3
+NUM_DRAWN = 400
 
 
 class Target:
@@ -327,6 +330,59 @@ def test_sampled_branches_are_drawn_afresh(llama_pass: Pair) -> None:
     expected = q.probabilities[0][support].astype(float)
     assert len(same) > 60
     assert chisquare(counts, expected * len(same) / expected.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["fresh", "shared numbers"])
+def test_branches_depend_on_no_draw_but_their_own(
+    llama_pass: Pair, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first tokens of proposals and of two branches behind each that does not survive at all.
+
+    Numbers that a session's rows share would tie them to one another. Fails with probability 3e-4
+    for a correct draft.
+    """
+    numbers = torch.Generator()
+
+    def shared(distributions: Truncated, _: torch.Generator) -> torch.Tensor:
+        state = numbers.get_state()
+        race = torch.empty_like(distributions.probabilities[0], dtype=torch.float64)
+        race.exponential_(generator=numbers)
+        numbers.set_state(state)
+        columns = (distributions.probabilities / race).argmax(dim=1, keepdim=True)
+        return distributions.token_ids.gather(1, columns).squeeze(1)
+
+    if shares:
+        monkeypatch.setattr(truncation, "draw_from", shared)
+    target = Target(llama_pass.model, fan_out=8)
+    firsts: list[dict[object, int]] = []
+    for session_id in range(NUM_DRAWN):
+        target.ahead[session_id] = {}
+        target.proposer.open(OpenSession(session_id, (3, 1, 4, 1, 5), 5, SAMPLED, 2))
+        target.proposer.commit(Commit(session_id, 5, (9,), 2, 0))
+        numbers.manual_seed(session_id)
+        (proposal,) = target.proposer.propose([session_id])
+        target.work()
+        branches = target.ahead[session_id].values()
+        drawn: dict[object, int] = {
+            b.last_token_id: b.token_ids[0] for b in branches if b.position == 7
+        }
+        firsts.append({"proposal": proposal.token_ids[0], **drawn})
+        target.proposer.close(session_id)
+    counts = Counter(chain.from_iterable(firsts))
+    (proposals, _), (one, _), (other, least) = counts.most_common(3)
+    assert least > NUM_DRAWN / 3
+    pairs = [(proposals, one), (proposals, other), (one, other)]
+    p_values = [independence(firsts, *pair) for pair in pairs]
+    assert min(p_values) < 1e-8 if shares else min(p_values) > 1e-4
+
+
+def independence(firsts: Sequence[dict[object, int]], one: object, other: object) -> float:
+    """The p-value of their likeliest tokens' coming independently, where both are there."""
+    both = np.array([(drawn[one], drawn[other]) for drawn in firsts if {one, other} <= {*drawn}])
+    is_likeliest = both == [Counter(column).most_common(1)[0][0] for column in both.T.tolist()]
+    table = np.zeros((2, 2))
+    np.add.at(table, tuple(is_likeliest.T.astype(int)), 1)
+    return float(chi2_contingency(table).pvalue)
 
 
 def test_branches_give_way_to_sessions(llama_pass: Pair) -> None:

@@ -27,7 +27,15 @@ from tests.serve.identity import PlainAnswers, answer, answers, assert_same
 from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, launch, local_config, running
-from tests.serve.watching import SPANS, ask, lines_of, spans_of
+from tests.serve.watching import (
+    SPANS,
+    ask,
+    exported,
+    lines_of,
+    sessions_of,
+    spans_of,
+    tracks_of,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.service, pytest.mark.timeout(1800)]
 
@@ -57,6 +65,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config["applications"][0]["args"]["observability"] = {
         "session_log": True,
         "traces": f"file:{folder / 'traces'}",
+        "timeline": str(folder / "timeline"),
     }
     with running(config, folder) as started:
         yield started
@@ -335,6 +344,19 @@ def test_logs_and_spans_of_a_request_join_up(speculating: Service) -> None:
         "decode": ids["specray.target"],
         "specray.draft": ids["specray.target"],
     }
+
+
+def test_a_timeline_follows_commits_and_proposals_through_the_router(
+    speculating: Service, tmp_path: Path
+) -> None:
+    ask(speculating, "timed-1", "00-0af7651916cd43dd8448eb211c8031a3-b7ad6b7169203331-01")
+
+    timeline = speculating.config_file.parent / "timeline"
+    events = exported(timeline, tmp_path, "--request", "timed-1")
+    assert {"target", "draft", "wire", "buffer"} <= tracks_of(events)
+    travelled = [event["name"] for event in events if event.get("cat") == "wire"]
+    assert {"commit", "proposal"} <= {*travelled}
+    assert {role for role, _, _ in sessions_of(events)} == {"target", "draft"}
 
 
 def test_every_query_has_data_and_an_alert_follows_a_draft(
