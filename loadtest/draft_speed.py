@@ -1,4 +1,4 @@
-"""What drafting costs on this machine: prompt lookup, and a small model on one thread or a GPU.
+"""What drafting costs here: prompt lookup, n-grams, and a small model on one thread or a GPU.
 
     python -m loadtest.draft_speed --beside-target
     python -m loadtest.draft_speed --device cuda --shape llama-1b --layers 16 --batch 1 4 16 64
@@ -28,7 +28,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specray.cli.bench.report import collect_meta
-from specray.config import ModelDraftConfig, PromptLookupConfig
+from specray.config import DraftConfig, ModelDraftConfig, NgramDraftConfig, PromptLookupConfig
+from specray.draft.factory import make_proposer
 from specray.draft.language_model import LanguageModel
 from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
@@ -38,6 +39,7 @@ from specray.draft.trimmed_head import DRAFT_FILE
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 
 VOCAB_SIZE = 49152
+NGRAMS = "bundled:smollm2-135m-instruct-draft"
 SHAPES = {
     "smollm2": {
         "hidden_size": 576,
@@ -103,6 +105,28 @@ def lookup_figures() -> dict[str, float]:
         "commit_of_one_token_us": 1e6 * statistics.median(commit_s),
         "proposal_us": 1e6 * statistics.median(propose_s),
     }
+
+
+def ngram_figures() -> dict[str, float]:
+    """Of the bundled draft's n-grams, on the text that they write themselves."""
+    config = DraftConfig(method="ngram", ngram=NgramDraftConfig(model=NGRAMS, fan_out=0))
+    figures = {}
+    for sampling in SETTINGS:
+        proposer = make_proposer(config)
+        prompt = text(64, num_distinct=500)
+        proposer.open(OpenSession(0, prompt, len(prompt), sampling, DEPTH))
+        length, added = len(prompt), prompt[-1]
+        propose_s = []
+        for _ in range(500):
+            proposer.commit(Commit(0, length, (added,), DEPTH, 0))
+            length += 1
+            started_s = time.perf_counter()
+            proposals = proposer.propose([0])
+            propose_s.append(time.perf_counter() - started_s)
+            guessed = proposals[0].token_ids
+            added = guessed[0] if guessed else text(1, num_distinct=500)[0]
+        figures[f"proposal_us_at_{sampling.temperature:g}"] = 1e6 * statistics.median(propose_s)
+    return figures
 
 
 def save_model(folder: str, args: argparse.Namespace) -> None:
@@ -262,7 +286,8 @@ def main() -> None:
         torch.set_num_threads(1)
         kinds = [(quantization, False) for quantization in args.quantization]
     random.seed(0)
-    rows: list[dict] = [{"prompt_lookup": lookup_figures()}]
+    rows: list[dict] = [{"prompt_lookup": lookup_figures(), "ngrams": ngram_figures()}]
+    print(rows[0], flush=True)
     with tempfile.TemporaryDirectory() as folder, target_beside(args.beside_target):
         save_model(folder, args)
         for quantization, is_graphed in kinds:
