@@ -125,7 +125,7 @@ def _draw_figure(results: Results, share: float) -> Any:
     slow = f"a proposal takes {share:.0%} of a step" if share else "the draft as fast as it is"
     figure.suptitle(f"Tokens per second by round trip between target and draft; {slow}")
     handles, labels = all_axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(loads), frameon=False)
     return figure
 
 
