@@ -208,7 +208,7 @@ def test_drafted_ahead(
     disturbed = Disturbed(draft) if is_disturbed else draft
     answers, _ = run(engine, disturbed, sampled(), 20 * BATCH)
     assert min(p_values(answers, reference, PLAIN, draft.dense())) > ALPHA
-    assert sum(step.num_ahead for step in engine.take_steps()) > 5 * BATCH
+    assert sum(step.num_ahead for step in engine.take_steps()) > 4 * BATCH  # of 500 and more
 
 
 def test_distributions_are_used_and_point_masses_are_exact_too(
