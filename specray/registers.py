@@ -5,6 +5,7 @@ processor's are divided by LLVM.
 """
 
 import platform
+from collections.abc import Sequence
 from typing import Any, Final
 
 import llvmlite.binding
@@ -82,6 +83,35 @@ def float_total(builder: Any, vector: Any) -> Any:
     """The sum of a register's floats."""
     name = f"llvm.vector.reduce.fadd.v{vector.type.count}f32"
     return call(builder, name, F32, [F32(0.0), vector], fastmath=ANY_ORDER)
+
+
+def float_totals(builder: Any, vectors: Sequence[Any]) -> Any:
+    """The sums of four registers' floats, [4]: an instruction adds up parts of two or all of them.
+
+    Registers are of four floats at least.
+    """
+    a, b, c, d = vectors
+    size = a.type.count
+
+    def added(x: Any, y: Any, *ways: Sequence[int]) -> Any:
+        """Adds up what the ways take of each four of x, by 0 to 3, and of y, by 4 to 7."""
+        masks = [
+            [four + i if i < 4 else size + four + i - 4 for four in range(0, size, 4) for i in way]
+            for way in ways
+        ]
+        return builder.fadd(*(_shuffled(builder, x, y, mask) for mask in masks), flags=ANY_ORDER)
+
+    ab, cd = (added(x, y, (0, 4, 1, 5), (2, 6, 3, 7)) for x, y in ((a, b), (c, d)))
+    total = added(ab, cd, (0, 1, 4, 5), (2, 3, 6, 7))
+    while (half := total.type.count // 2) >= 4:
+        halves = [range(half), range(half, 2 * half)]
+        low, high = (_shuffled(builder, total, total, list(places)) for places in halves)
+        total = builder.fadd(low, high, flags=ANY_ORDER)
+    return total
+
+
+def _shuffled(builder: Any, x: Any, y: Any, places: list[int]) -> Any:
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
 def call(builder: Any, name: str, returned: Any, args: list[Any], **options: Any) -> Any:

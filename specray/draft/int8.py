@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specray.draft.int8_product import LARGEST_WEIGHT, product
+from specray.draft.int8_product import INPUTS, LARGEST_WEIGHT, OUTPUTS, pack, product
 from specray.draft.kernels import Array
-from specray.draft.vectors import OUTPUTS, PAIRS
 
 _TINY = 1e-30  # keeps an output without weights from dividing by zero
 
@@ -23,7 +22,7 @@ _TINY = 1e-30  # keeps an output without weights from dividing by zero
 class Int8Weights(NamedTuple):
     """Of a matrix product, as `int8_product.product` takes them on this machine's processor."""
 
-    weight: Array  # [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded by zeros
+    weight: Array  # [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded
     scales: Array  # [out] float32
     bias: Array  # [out] float32
 
@@ -48,9 +47,8 @@ class Int8Weights(NamedTuple):
 
 def _packed(weight: Tensor) -> Array:
     num_outputs, num_inputs = weight.shape
-    padded = pad(weight, (0, -num_inputs % (2 * PAIRS), 0, -num_outputs % OUTPUTS))
-    groups = padded.unflatten(1, (-1, 2)).unflatten(0, (-1, OUTPUTS))
-    return groups.transpose(1, 2).contiguous().numpy()
+    padded = pad(weight, (0, -num_inputs % INPUTS, 0, -num_outputs % OUTPUTS))
+    return pack(padded.numpy())
 
 
 class Int8Linear(nn.Module):

@@ -1,9 +1,10 @@
 """Products of int8 weights with rows of floats, compiled by numba at their first use.
 
 At a few rows a product should wait for memory alone. That takes integers: they need no conversion
-to floats on the way, and processors multiply and add up pairs of 16-bit numbers in one instruction
-(`vpmaddwd`; `vpdpwssd` with VNNI). Eight bits would be too coarse for a row's inputs, where a few
-are far larger than all others; with 16 their rounding is far below that of the weights.
+to floats on the way, and processors multiply and add up several of them in one instruction. Eight
+bits would be too coarse for a row's inputs, where a few are far larger than all others; with 16
+their rounding is far below that of the weights. Whatever instruction is there, sums are exact and
+results the same to the last bit.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,23 @@ from typing import Final
 import numba
 import numpy as np
 import torch
-from numba import float32, int16, int64, prange
+from numba import float32, int16, int32, int64, prange
 
+from specray.draft import int8_pairs, int8_quads
 from specray.draft.kernels import OPTIONS, Array
-from specray.draft.vectors import OUTPUTS, group_products
 
-_TILE: Final = 6  # rows: 12 sums, two registers of weights, one of inputs; AVX2 has 16
+_INSTRUCTION: Final = int8_quads if int8_quads.are_there() else int8_pairs
+OUTPUTS: Final = _INSTRUCTION.OUTPUTS
+"""In a group."""
+INPUTS: Final = _INSTRUCTION.INPUTS
+"""What the number of inputs is padded to a multiple of."""
+pack = _INSTRUCTION.pack
+"""Puts weights, padded, in the order of `product`."""
+_arrange, _multiply_group = _INSTRUCTION.arrange, _INSTRUCTION.group_products()
+MOST_ROWS: Final = _INSTRUCTION.MOST_ROWS
+"""That are multiplied at once."""
 LARGEST_WEIGHT: Final = 127
-_LARGEST_INPUT: Final = float32(2**15 - 2)
+_LARGEST_INPUT: Final = float32(2**15 - 130)  # less than that has two digits of a byte
 _LARGEST_SUM: Final = 0.999 * 2**31  # leaves room for what float32 loses in sums
 _TINY: Final = 1e-30  # keeps a row of zeros from dividing by zero
 Product = Callable[[Array, Array, Array, Array, Array], None]
@@ -31,13 +41,12 @@ def product() -> Product:
     It computes out = x @ weight.T * scales + bias of
 
         x: [rows, in] float32.
-        weight: [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, padded by zeros; the number
-            of pairs is a multiple of `PAIRS`.
+        weight: [groups of outputs, pairs of inputs, OUTPUTS, 2] int8, as `pack` makes them.
         scales: [out] float32.
         bias: [out] float32.
         out: [rows, out] float32, overwritten.
 
-    All but x have to be contiguous.
+    All have to be contiguous.
     """
     num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
     if num_threads == 1:
@@ -53,27 +62,30 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
     A row that holds what is not a finite number has no scale either.
     """
     largest_sum = float32(_LARGEST_SUM / LARGEST_WEIGHT - rows.shape[1])  # each rounded by a half
+    bits, found = x.view(np.int32), np.empty(1, np.int32)
     for r in range(len(x)):
-        largest, total = float32(_TINY), float32(_TINY)
-        for i in range(x.shape[1]):
-            largest = max(largest, abs(x[r, i]))
-            total += abs(x[r, i])
+        row, row_bits, out = x[r], bits[r], rows[r]
+        most, total = int32(0), float32(_TINY)
+        for i in range(len(row)):  # as integers, whose maximum registers have
+            most = max(most, row_bits[i] & int32(0x7FFFFFFF))
+        for i in range(len(row)):
+            total += abs(row[i])
+        found[0] = most
+        largest = max(float32(_TINY), found.view(np.float32)[0])
         scale = min(_LARGEST_INPUT / largest, largest_sum / total)
         row_scales[r] = float32(1) / scale if total < float32(np.inf) else float32(np.nan)
-        for i in range(x.shape[1]):
-            value = x[r, i] * scale
-            rows[r, i] = int16(value + (float32(0.5) if value >= 0 else float32(-0.5)))
-
-
-_multiply_group = group_products(_TILE)
+        for i in range(len(row)):
+            value = row[i] * scale
+            out[i] = int16(int32(value + (float32(0.5) if value >= 0 else float32(-0.5))))
 
 
 def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
     """Tiles of a few rows by one group of outputs: what is loaded is used repeatedly."""
-    num_rows, num_groups, num_pairs = len(x), len(weight), weight.shape[1]
-    rows = np.zeros((num_rows, 2 * num_pairs), np.int16)
-    row_scales = np.empty(num_rows, np.float32)
+    num_rows, num_groups, num_inputs = len(x), len(weight), 2 * weight.shape[1]
+    rows = np.zeros((num_rows, num_inputs), np.int16)
+    row_scales, row_sums = np.empty(num_rows, np.float32), np.empty(num_rows, np.int32)
     _round(x, rows, row_scales)
+    _arrange(rows, row_sums)
     num_last = len(scales) % OUTPUTS  # of the last group, if that is not full: it has a copy
     last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of scales, bias, outputs
     for i in range(num_last):
@@ -87,16 +99,17 @@ def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -
             first, stride = 4 * OUTPUTS * group, 4 * len(scales)
             group_scales = int64(scales.ctypes.data) + first
             group_bias, outputs = int64(bias.ctypes.data) + first, int64(out.ctypes.data) + first
-        for r in range(0, num_rows, _TILE):
+        for r in range(0, num_rows, MOST_ROWS):
             _multiply_group(
-                min(_TILE, num_rows - r),
-                int64(weight.ctypes.data) + group * 2 * OUTPUTS * num_pairs,
-                num_pairs,
+                min(MOST_ROWS, num_rows - r),
+                int64(weight.ctypes.data) + group * OUTPUTS * num_inputs,
+                num_inputs,
                 group_scales,
                 group_bias,
-                int64(rows.ctypes.data) + 4 * num_pairs * r,
-                4 * num_pairs,
+                int64(rows.ctypes.data) + 2 * num_inputs * r,
+                2 * num_inputs,
                 int64(row_scales.ctypes.data) + 4 * r,
+                int64(row_sums.ctypes.data) + 4 * r,
                 outputs + stride * r,
                 stride,
             )

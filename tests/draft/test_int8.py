@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from specray.draft.int8 import Int8Linear, Int8Weights, quantize
 from specray.draft.int8_product import product
+from specray.registers import x86_features
 
 
 def layer(num_outputs: int = 40, bias: bool = True) -> nn.Linear:
@@ -40,7 +41,7 @@ def uneven_rows(num_rows: int) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 12, 20])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 40])
 @pytest.mark.parametrize(
     ("num_outputs", "bias"),
     [(1, True), (2, False), (31, True), (64, True), (65, True), (130, False)],
@@ -53,7 +54,7 @@ def test_little_is_rounded_but_the_weights(num_rows: int, num_outputs: int, bias
     assert ((out - expected).abs() <= allowed).all()
 
 
-@pytest.mark.parametrize("num_inputs", [1, 31, 33, 200])
+@pytest.mark.parametrize("num_inputs", [1, 31, 33, 64, 65, 200])
 @torch.inference_mode()
 def test_any_number_of_inputs(num_inputs: int) -> None:
     torch.manual_seed(0)
@@ -109,11 +110,11 @@ def test_a_bias_may_lie_in_any_order(bias: Tensor) -> None:
 
 @torch.inference_mode()
 def test_a_row_is_the_same_bit_by_bit_wherever_it_stands() -> None:
-    linear, x = layer(65), uneven_rows(20)
+    linear, x = layer(65), uneven_rows(36)
     quantized = Int8Linear(linear.weight, linear.bias)
     out = quantized(x)
-    for num_rows in range(1, 10):
-        for first in range(20 - num_rows + 1):
+    for num_rows in range(1, 20):
+        for first in range(36 - num_rows + 1):
             rows = slice(first, first + num_rows)
             assert torch.equal(quantized(x[rows]), out[rows])
 
@@ -127,24 +128,36 @@ def test_nothing_is_written_beside_the_outputs(num_outputs: int) -> None:
     assert (room[[0, -1]] == 7.0).all()
 
 
-def test_compiled_for_avx2() -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("lacking", "instruction"),
+    [
+        (["avx512", "avx10", "amx"], "int8_pairs"),
+        (["avx512vnni", "amx"], "int8_pairs"),
+        (["amx"], "int8_quads"),
+    ],
+)
+def test_compiled_for_a_processor_that_has_less(lacking: list[str], instruction: str) -> None:
+    features = x86_features() or {}
+    if instruction == "int8_quads" and not features.get("avx512vnni"):
+        pytest.skip("a processor without AVX-512 VNNI")
+    code = f"""
 import llvmlite.binding as binding
 known = binding.get_host_cpu_features()
-masked = {name: has and not name.startswith(("avx512", "avx10")) for name, has in known.items()}
+masked = {{name: has and not name.startswith({tuple(lacking)}) for name, has in known.items()}}
 binding.get_host_cpu_features = lambda: type(known)(masked)
 import torch
-from specray.draft import vectors
+from specray.draft import int8_product
 from specray.draft.int8 import Int8Linear
-assert vectors.OUTPUTS == 16
+assert int8_product.MOST_ROWS == 6
+assert int8_product.pack.__module__.endswith("{instruction}")
 torch.manual_seed(0)
-weight, x = torch.randn(65, 70), torch.randn(17, 70)
-print(Int8Linear(weight)(x).double().sum().item())
+weight, x = torch.randn(65, 70), torch.randn(23, 70)
+print(Int8Linear(weight)(x).flatten().tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     torch.manual_seed(0)
-    weight, x = torch.randn(65, 70), torch.randn(17, 70)
-    assert float(done.stdout) == Int8Linear(weight)(x).double().sum().item()
+    weight, x = torch.randn(65, 70), torch.randn(23, 70)
+    assert json.loads(done.stdout) == Int8Linear(weight)(x).flatten().tolist()
 
 
 @pytest.mark.parametrize("setting", [("NUMBA_CPU_NAME", "generic"), ("NUMBA_ENABLE_AVX", "0")])
@@ -153,7 +166,7 @@ def test_compiled_for_a_processor_without_the_instruction(setting: tuple[str, st
 import torch
 from specray.draft.int8 import Int8Linear
 torch.manual_seed(0)
-weight, x = torch.randn(65, 70), torch.randn(7, 70)
+weight, x = torch.randn(65, 70), torch.randn(9, 70)
 print(Int8Linear(weight)(x).flatten().tolist())
 """
     results = [
@@ -172,9 +185,10 @@ print(Int8Linear(weight)(x).flatten().tolist())
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
+@pytest.mark.parametrize("num_rows", [7, 40])
 @torch.inference_mode()
-def test_several_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    linear, x = layer(300), uneven_rows(7)
+def test_several_threads_give_the_same(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    linear, x = layer(300), uneven_rows(num_rows)
     quantized = Int8Linear(linear.weight, linear.bias)
     expected = quantized(x)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
