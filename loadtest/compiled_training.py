@@ -3,9 +3,10 @@
     python -m loadtest.compiled_training --json build/compiled-training.json
 
 A student with the bundled draft's shape and random weights reads batches of three widths, as
-answers come in all lengths, forward and backward with the products in bfloat16, as they are and
-compiled for any width, in turn. What compiling itself takes is told apart; the rest of a training
-step, the head's logits and the loss, is the same for both and left out.
+answers come in all lengths, forward and backward with the products in bfloat16, as it is and with
+each layer compiled for any width, as `distill` does it, in turn. What compiling itself takes is
+told apart; the rest of a training step, the head's logits and the loss, is the same for both and
+left out.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -25,8 +25,6 @@ from specray.cli.bench.report import collect_meta
 
 WIDTHS = (224, 320, 416)  # tokens, prompt and answer
 ROWS = 8
-
-Forward = Callable[..., object]
 
 
 def make_student(device: str, layers: int) -> LlamaModel:
@@ -44,12 +42,12 @@ def make_student(device: str, layers: int) -> LlamaModel:
     return student
 
 
-def step_s(forward: Forward, student: LlamaModel, inputs: Tensor) -> float:
+def step_s(student: LlamaModel, inputs: Tensor) -> float:
     """Seconds of one pass forward and backward over [rows, width, hidden]."""
     student.zero_grad()
     started_s = time.perf_counter()
     with torch.autocast(inputs.device.type, torch.bfloat16):
-        states = forward(inputs_embeds=inputs, use_cache=False).last_hidden_state  # type: ignore[attr-defined]
+        states = student(inputs_embeds=inputs, use_cache=False).last_hidden_state
     states.float().square().mean().backward()
     if inputs.is_cuda:
         torch.cuda.synchronize()
@@ -63,19 +61,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--json", type=Path, help="where to put the result")
     args = parser.parse_args()
-    student = make_student(args.device, args.layers)
-    forwards: dict[str, Forward] = {
-        "eager": student,
-        "compiled": torch.compile(student, dynamic=True),
-    }
+    students = {name: make_student(args.device, args.layers) for name in ("eager", "compiled")}
+    for layer in students["compiled"].layers:
+        layer.compile(dynamic=True)
     batches = [torch.randn(ROWS, width, 576, device=args.device) for width in WIDTHS]
     first_s = {
-        name: sum(step_s(forward, student, batch) for batch in batches)
-        for name, forward in forwards.items()
+        name: sum(step_s(student, batch) for batch in batches) for name, student in students.items()
     }
-    steps_s: dict[str, list[float]] = {name: [] for name in forwards}
-    for _, batch, name in product(range(args.repeats), batches, forwards):
-        steps_s[name].append(step_s(forwards[name], student, batch))
+    steps_s: dict[str, list[float]] = {name: [] for name in students}
+    for _, batch, name in product(range(args.repeats), batches, students):
+        steps_s[name].append(step_s(students[name], batch))
     medians_ms = {name: 1e3 * statistics.median(each) for name, each in steps_s.items()}
     result = {
         "meta": collect_meta([])
