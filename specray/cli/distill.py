@@ -13,7 +13,7 @@ from platformdirs import user_cache_path
 from specray.cli.output import say
 from specray.distill import STEPS, DistillSettings, Pipeline
 from specray.distill.losses import LOSSES
-from specray.distill.settings import ENGINES
+from specray.distill.settings import COMPILING, ENGINES
 from specray.errors import InvalidConfigError
 from specray.models.memory import is_shortage
 from specray.models.sources import resolve
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=_layers, metavar="I,J,...", help="the target's layers to keep")
     add("--student", help="a smaller model with the same tokenizer, instead of layers")
     add("--loss", choices=tuple(LOSSES), default="forward_kl")
+    add("--compile", choices=COMPILING, default="auto", dest="compiling",
+        help="whether the layers learn compiled (default: where the training goes on for more "
+        "than ten minutes)")  # fmt: skip
     add("--part", type=_part, default=(0, 1), metavar="I/N",
         help="with --only answers: only every N-th file from the I-th")  # fmt: skip
     add("--take-new", action="store_true",
@@ -104,7 +107,7 @@ def _settings(args: argparse.Namespace) -> DistillSettings:
     target = resolve(args.target)
     same = ("tokens", "engine", "num_prompts", "layers", "student", "loss", "part", "num_held_out",
             "max_answer_tokens", "max_prompt_tokens", "top_k", "num_layers", "num_shared", "rate",
-            "batch_tokens", "head_tokens", "seed", "start")  # fmt: skip
+            "batch_tokens", "head_tokens", "seed", "start", "compiling")  # fmt: skip
     return DistillSettings(
         name=args.target,
         target=target,

@@ -1,16 +1,20 @@
 """The student while it learns: forward over answers, loss and gradients, in bounded memory."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from specray.distill.examples import Batch, Head, make_batch
 from specray.distill.losses import Loss, Targets
 from specray.distill.prefix import PrefixStore
 from specray.distill.shards import Answers
 from specray.distill.student import layers_of
+
+logger = logging.getLogger(__name__)
 
 _LOGITS_BYTES = {"cpu": 1 << 25, "cuda": 1 << 28}  # that are held at once
 
@@ -25,7 +29,14 @@ class Texts(NamedTuple):
 class Learner:
     """Only the layers learn; embeddings, norm and head are the target's."""
 
-    def __init__(self, student: Any, head: Head, loss: Loss, autocast: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        student: Any,
+        head: Head,
+        loss: Loss,
+        autocast: torch.dtype | None,
+        backend: str | Callable[..., Any] = "inductor",
+    ) -> None:
         """Prepares a student for training.
 
         Args:
@@ -33,6 +44,7 @@ class Learner:
             head: the tokens that it may say.
             loss: what is minimised.
             autocast: data type of the matrix products; None for the student's own.
+            backend: what compiles, as `torch.compile` takes it.
         """
         for parameter in student.parameters():
             parameter.requires_grad_(False)
@@ -46,6 +58,15 @@ class Learner:
         weight = weight[torch.from_numpy(head.token_ids).to(weight.device)]
         self._weight = weight if autocast is None else weight.to(autocast)
         self._head = head
+        self._backend = backend
+        self._is_compiled = False
+
+    def compile(self) -> None:
+        """From here on the layers learn compiled; layers of one kind share what that takes."""
+        logger.info("the layers are compiled with the next batches, which takes about a minute")
+        for layer in self.layers:
+            layer.compile(dynamic=True, backend=self._backend)
+        self._is_compiled = True
 
     def batch(self, texts: Texts, indices: Sequence[int]) -> Batch:
         """Some answers as one batch."""
@@ -68,6 +89,18 @@ class Learner:
 
     def accumulate(self, texts: Texts, indices: Sequence[int]) -> tuple[float, int]:
         """Leaves the gradients of the mean loss; returns it and the number of answer tokens."""
+        if self._is_compiled:
+            try:
+                return self._accumulate(texts, indices)
+            except TorchDynamoException as error:  # whatever is missing to compile with
+                reason = " ".join(str(error).partition("\n\n")[0].split())
+                logger.warning("the training goes on without compiled layers: %s", reason)
+                self._is_compiled = False
+                self.layers.zero_grad()  # it may have been in the backward pass
+        with torch.compiler.set_stance("force_eager"):
+            return self._accumulate(texts, indices)
+
+    def _accumulate(self, texts: Texts, indices: Sequence[int]) -> tuple[float, int]:
         batch = self.batch(texts, indices)
         hidden = self.hidden(texts, indices, batch)
         leaf = hidden.detach().requires_grad_(True)

@@ -8,6 +8,7 @@ from specray.distill.losses import LOSSES
 from specray.errors import InvalidConfigError
 
 ENGINES = ("auto", "vllm", "transformers")
+COMPILING = ("auto", "on", "off")  # auto: in trainings that are long enough for it to pay
 STEPS = ("prompts", "answers", "student", "train", "ngrams", "report", "export")
 _PROMPTS_PER_MINUTE = {"cpu": 12, "cuda": 600}
 _TRAINING_SHARE = 0.6  # of the minutes; the rest goes into prompts and answers
@@ -47,6 +48,7 @@ class DistillSettings:
     loss: str = "forward_kl"
     rate: float = 1e-3
     batch_tokens: int = 1024
+    compiling: str = "auto"  # one of COMPILING; another one may go on
     head_tokens: int = 12288
     seed: int = 0
     part: tuple[int, int] = (0, 1)

@@ -42,6 +42,7 @@ def make_trainer(settings: DistillSettings, work: WorkFolder) -> Trainer:
         batch_tokens=settings.batch_tokens,
         seed=settings.seed,
         eval_every_s=settings.eval_every_s,
+        compiling=settings.compiling,
     )
     return Trainer(learner, train, held_out, plan, work)
 

@@ -1,4 +1,5 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -41,6 +42,22 @@ def test_a_target_that_is_not_there_is_named(
 
     assert code == 2
     assert "nowhere`: there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "choice"), [([], "auto"), (["--compile", "on"], "on"), (["--compile", "off"], "off")]
+)
+def test_compiling_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], choice: str
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    pipeline = Mock()
+    monkeypatch.setattr("specray.cli.distill.Pipeline", pipeline)
+
+    assert main(["distill", str(tmp_path), str(tmp_path / "out"), *words]) == 0
+
+    settings, _ = pipeline.call_args.args
+    assert settings.compiling == choice
 
 
 class _Failing:

@@ -1,15 +1,29 @@
 """A tiny target: random, with a tokenizer of single characters and a chat template."""
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
+from specray.distill.examples import choose_head
+from specray.distill.learner import Learner
+from specray.distill.losses import LOSSES
+from specray.distill.shards import Answer
+from specray.distill.student import cut
 from specray.distill.texts import Passage
+
+Backend = str | Callable[..., Any]  # of torch.compile
 
 torch.set_num_threads(1)  # tiny tensors, and other workers on the machine
 
@@ -67,3 +81,50 @@ def few_texts() -> Sequence[Passage]:
         for held_out in (False, True)
         for i in range(8)
     ]
+
+
+@pytest.fixture(scope="session")
+def answers(target: Path) -> list[Answer]:
+    """Random texts, and what the target says about them."""
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    rng = np.random.default_rng(0)
+    made = []
+    for index in range(12):
+        text = rng.integers(3, model.config.vocab_size, 6 + index).astype(np.int32)
+        with torch.inference_mode():
+            logits = model(torch.tensor(text[None].astype(np.int64))).logits[0, 3:-1]
+        logprobs, ids = logits.log_softmax(-1).topk(8)
+        made.append(
+            Answer(
+                index,
+                bool(index % 2),
+                text[:4],
+                text[4:],
+                ids.numpy().astype(np.int32),
+                logprobs.numpy().astype(np.float16),
+            )
+        )
+    return made
+
+
+@pytest.fixture
+def nothing_compiled() -> None:
+    """By other tests, of which torch counts the graphs too."""
+    torch.compiler.reset()
+
+
+def fail_to_compile(*_: object) -> Callable[..., Any]:
+    raise OSError("no compiler here")
+
+
+def run_as_it_is(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+    return graph.forward
+
+
+def make_learner(
+    target: Path, answers: Sequence[Answer], backend: Backend = fail_to_compile
+) -> Learner:
+    """Of two layers."""
+    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
+    head = choose_head(answers, model.config.vocab_size, 50)
+    return Learner(model, head, LOSSES["forward_kl"], None, backend)

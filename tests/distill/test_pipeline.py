@@ -553,6 +553,15 @@ def test_a_training_is_told_how_often_to_measure(made: DistillSettings) -> None:
     assert trainer._plan.eval_every_s == pytest.approx(36)
 
 
+def test_a_training_is_told_whether_to_compile(made: DistillSettings) -> None:
+    """Also one that was begun with another choice."""
+    settings = dataclasses.replace(made, compiling="on", tokens=1)
+
+    run(settings, "train")
+
+    assert training.make_trainer(settings, WorkFolder(made.work))._plan.compiling == "on"
+
+
 def test_a_device_says_how_many_texts_run_together(
     made: DistillSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

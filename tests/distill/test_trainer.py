@@ -1,52 +1,25 @@
 """Training resumes where it was, learns, and keeps the best."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
-from specray.distill import best, learner, trainer
+from specray.distill import best, trainer
 from specray.distill.checkpoint import Progress
 from specray.distill.dataset import StoredAnswers
-from specray.distill.examples import choose_head
-from specray.distill.learner import Learner, Texts
-from specray.distill.losses import LOSSES
+from specray.distill.learner import Texts
 from specray.distill.provenance import read_curve
 from specray.distill.shards import Answer, Answers, save_shard
-from specray.distill.student import cut
 from specray.distill.trainer import Trainer, TrainPlan
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
-
-
-@pytest.fixture(scope="module")
-def answers(target: Path) -> list[Answer]:
-    """Random texts, and what the target says about them."""
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
-    rng = np.random.default_rng(0)
-    made = []
-    for index in range(12):
-        text = rng.integers(3, model.config.vocab_size, 6 + index).astype(np.int32)
-        with torch.inference_mode():
-            logits = model(torch.tensor(text[None].astype(np.int64))).logits[0, 3:-1]
-        logprobs, ids = logits.log_softmax(-1).topk(8)
-        made.append(
-            Answer(
-                index,
-                bool(index % 2),
-                text[:4],
-                text[4:],
-                ids.numpy().astype(np.int32),
-                logprobs.numpy().astype(np.float16),
-            )
-        )
-    return made
+from tests.distill.conftest import Backend, fail_to_compile, make_learner, run_as_it_is
 
 
 def make_trainer(
@@ -56,14 +29,15 @@ def make_trainer(
     tokens: int = 400,
     eval_every_s: float = 300.0,
     stored: Answers | None = None,
+    compiling: str = "auto",
+    backend: Backend = fail_to_compile,
 ) -> Trainer:
-    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
-    head = choose_head(answers, model.config.vocab_size, 50)
-    learner = Learner(model, head, LOSSES["forward_kl"], autocast=None)
     plan = TrainPlan(
-        tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0, eval_every_s=eval_every_s
-    )
+        tokens=tokens, batch_tokens=64, rate=3e-3, save_every_s=0, eval_every_s=eval_every_s,
+        compiling=compiling,
+    )  # fmt: skip
     texts = Texts(answers if stored is None else stored)
+    learner = make_learner(target, answers, backend)
     return Trainer(learner, texts, Texts(answers[:4]), plan, WorkFolder(folder))
 
 
@@ -269,29 +243,6 @@ def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: 
     assert {name.partition(".")[0] for name in names} == {"0", "1"}
 
 
-def test_logits_are_held_in_parts_that_add_up(
-    target: Path, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
-    head = choose_head(answers, model.config.vocab_size, 50)
-    made = Learner(model, head, LOSSES["forward_kl"], autocast=None)
-    logits, rows, found = made.logits, [], []
-    monkeypatch.setattr(made, "logits", lambda hidden: rows.append(len(hidden)) or logits(hidden))
-    for num_rows in (1000, 7):
-        rows.clear()
-        monkeypatch.setattr(learner, "_LOGITS_BYTES", {"cpu": 4 * len(head.token_ids) * num_rows})
-        made.layers.zero_grad()
-        loss, count = made.accumulate(Texts(answers), range(len(answers)))
-        found.append((loss, count, [weight.grad.clone() for weight in made.layers.parameters()]))
-
-    (whole_loss, whole_count, whole), (loss, count, parts) = found
-    assert max(rows) == 7
-    assert sum(rows) == count == whole_count
-    assert loss == pytest.approx(whole_loss, rel=1e-5)
-    for one, other in zip(parts, whole, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 def test_measuring_takes_a_small_part_of_a_training(
     target: Path, answers: list[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,3 +269,101 @@ def test_a_finished_training_that_is_run_again_adds_no_figures(
         make_trainer(target, answers, tmp_path, tokens=100).run()
 
     assert len(read_curve(WorkFolder(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("compiling", "step_s", "is_compiled"),
+    [("auto", 600.0, True), ("auto", 1.0, False), ("on", 1.0, True), ("off", 600.0, False)],
+)
+def test_layers_are_compiled_where_the_rest_of_the_training_is_long(
+    target: Path,
+    answers: list[Answer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compiling: str,
+    step_s: float,
+    is_compiled: bool,
+) -> None:
+    made = make_trainer(target, answers, tmp_path, compiling=compiling)
+    compiled_at = []
+    make_slow(made, step_s, monkeypatch)
+    monkeypatch.setattr(made._learner, "compile", lambda: compiled_at.append(made.progress.step))
+
+    made.run()
+
+    assert made.progress.step > 8
+    assert compiled_at == ([1] if is_compiled else [])  # the first step is the warm-up
+
+
+def test_a_resumed_training_with_little_left_is_not_compiled(
+    target: Path, answers: list[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def train(tokens: int) -> Progress:
+        made = make_trainer(target, answers, tmp_path, tokens=tokens)
+        make_slow(made, 600.0, monkeypatch)
+        monkeypatch.setattr(made._learner, "compile", lambda: compiled.append(tokens))
+        made.run()
+        return made.progress
+
+    first = train(400)
+    second = train(first.tokens + 1)
+
+    assert second.step == first.step + 1
+    assert compiled == [400]
+
+
+def make_slow(made: Trainer, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, accumulate = [0.0], made._learner.accumulate
+
+    def slow(*args: Any) -> Any:
+        now_s[0] += step_s
+        return accumulate(*args)
+
+    monkeypatch.setattr(made._learner, "accumulate", slow)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch, to itself
+def test_what_can_not_be_compiled_is_trained_as_it_is(
+    target: Path, answers: list[Answer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_trainer(target, answers, tmp_path / "plain", compiling="off").run()
+
+    make_trainer(target, answers, tmp_path / "failing", compiling="on").run()
+
+    (warning,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert "goes on without compiled layers" in warning
+    assert "no compiler here" in warning
+    assert_trained_alike(tmp_path / "plain", tmp_path / "failing")
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch, to itself
+def test_a_killed_training_of_compiled_layers_ends_as_if_it_had_not_been(
+    target: Path, answers: list[Answer], tmp_path: Path
+) -> None:
+    def make(folder: str) -> Trainer:
+        return make_trainer(
+            target, answers, tmp_path / folder, compiling="on", backend=run_as_it_is
+        )
+
+    make("whole").run()
+    with pytest.raises(RuntimeError, match="killed"):
+        make("killed").run(killed_after(5))
+    resumed = make("killed")
+    assert resumed.progress.step == 4
+    resumed.run()
+
+    assert_trained_alike(tmp_path / "whole", tmp_path / "killed")
+
+
+def assert_trained_alike(one: Path, other: Path) -> None:
+    wanted, found = (torch.load(WorkFolder(folder).checkpoint) for folder in (one, other))
+    assert found["progress"]["step"] == wanted["progress"]["step"]
+    assert found["progress"]["best"] == wanted["progress"]["best"]
+    assert found["layers"].keys() == wanted["layers"].keys()
+    for name, weight in wanted["layers"].items():
+        assert torch.equal(weight, found["layers"][name])
