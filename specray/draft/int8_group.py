@@ -7,6 +7,7 @@ A group is as many outputs as two registers have sums. Functions of a group take
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -34,7 +35,7 @@ class Group(NamedTuple):
 
 
 def products(generate: Callable[[Any, Any, Group], None]) -> Products:
-    """A function for numba.
+    """A function for numba that is called by its address: else all who call it compile it again.
 
     Args:
         generate: its code, by a builder, the number of rows and the group.
@@ -61,7 +62,35 @@ def products(generate: Callable[[Any, Any, Group], None]) -> Products:
     ) -> Any:
         return types.void(*[types.int64] * 11), generate_all
 
-    function: Products = made
+    @numba.cfunc(types.void(*[types.int64] * 11))
+    def multiply(
+        num_rows: int,
+        weights: int,
+        num_inputs: int,
+        scales: int,
+        bias: int,
+        row: int,
+        row_stride: int,
+        row_scales: int,
+        row_sums: int,
+        out: int,
+        out_stride: int,
+    ) -> None:
+        made(
+            num_rows,
+            weights,
+            num_inputs,
+            scales,
+            bias,
+            row,
+            row_stride,
+            row_scales,
+            row_sums,
+            out,
+            out_stride,
+        )
+
+    function: Products = multiply.ctypes
     return function
 
 

@@ -8,6 +8,7 @@ results the same to the last bit.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import numba
@@ -25,7 +26,7 @@ INPUTS: Final = _INSTRUCTION.INPUTS
 """What the number of inputs is padded to a multiple of."""
 pack = _INSTRUCTION.pack
 """Puts weights, padded, in the order of `product`."""
-_arrange, _multiply_group = _INSTRUCTION.arrange, _INSTRUCTION.group_products()
+_arrange = _INSTRUCTION.arrange
 MOST_ROWS: Final = _INSTRUCTION.MOST_ROWS
 """That are multiplied at once."""
 LARGEST_WEIGHT: Final = 127
@@ -49,10 +50,9 @@ def product() -> Product:
     All have to be contiguous.
     """
     num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    if num_threads == 1:
-        return _on_one_thread
-    numba.set_num_threads(num_threads)
-    return _on_all_threads
+    if num_threads > 1:
+        numba.set_num_threads(num_threads)
+    return _compiled(num_threads > 1)
 
 
 @numba.njit(**OPTIONS)
@@ -79,44 +79,50 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
             out[i] = int16(int32(value + (float32(0.5) if value >= 0 else float32(-0.5))))
 
 
-def _multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
-    """Tiles of a few rows by one group of outputs: what is loaded is used repeatedly."""
-    num_rows, num_groups, num_inputs = len(x), len(weight), 2 * weight.shape[1]
-    rows = np.zeros((num_rows, num_inputs), np.int16)
-    row_scales, row_sums = np.empty(num_rows, np.float32), np.empty(num_rows, np.int32)
-    _round(x, rows, row_scales)
-    _arrange(rows, row_sums)
-    num_last = len(scales) % OUTPUTS  # of the last group, if that is not full: it has a copy
-    last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of scales, bias, outputs
-    for i in range(num_last):
-        last[0, i], last[1, i] = scales[i - num_last], bias[i - num_last]
-    for index in prange(num_groups):
-        group = int64(index)  # numba adds an unsigned and a signed one up as floats
-        if num_last and group == num_groups - 1:
-            group_scales, stride = int64(last.ctypes.data), 4 * OUTPUTS
-            group_bias, outputs = group_scales + stride, group_scales + 2 * stride
-        else:
-            first, stride = 4 * OUTPUTS * group, 4 * len(scales)
-            group_scales = int64(scales.ctypes.data) + first
-            group_bias, outputs = int64(bias.ctypes.data) + first, int64(out.ctypes.data) + first
-        for r in range(0, num_rows, MOST_ROWS):
-            _multiply_group(
-                min(MOST_ROWS, num_rows - r),
-                int64(weight.ctypes.data) + group * OUTPUTS * num_inputs,
-                num_inputs,
-                group_scales,
-                group_bias,
-                int64(rows.ctypes.data) + 2 * num_inputs * r,
-                2 * num_inputs,
-                int64(row_scales.ctypes.data) + 4 * r,
-                int64(row_sums.ctypes.data) + 4 * r,
-                outputs + stride * r,
-                stride,
-            )
-    for r in range(num_rows):
+@cache
+def _compiled(is_parallel: bool) -> Product:
+    multiply_group = _INSTRUCTION.group_products()
+
+    def multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
+        """Tiles of a few rows by one group of outputs: what is loaded is used repeatedly."""
+        num_rows, num_groups, num_inputs = len(x), len(weight), 2 * weight.shape[1]
+        rows = np.zeros((num_rows, num_inputs), np.int16)
+        row_scales, row_sums = np.empty(num_rows, np.float32), np.empty(num_rows, np.int32)
+        _round(x, rows, row_scales)
+        _arrange(rows, row_sums)
+        num_last = len(scales) % OUTPUTS  # of the last group, if that is not full: it has a copy
+        last = np.zeros((2 + num_rows, OUTPUTS), np.float32)  # of scales, bias, outputs
         for i in range(num_last):
-            out[r, len(scales) - num_last + i] = last[2 + r, i]
+            last[0, i], last[1, i] = scales[i - num_last], bias[i - num_last]
+        for index in prange(num_groups):
+            group = int64(index)  # numba adds an unsigned and a signed one up as floats
+            if num_last and group == num_groups - 1:
+                group_scales, stride = int64(last.ctypes.data), 4 * OUTPUTS
+                group_bias, outputs = group_scales + stride, group_scales + 2 * stride
+            else:
+                first, stride = 4 * OUTPUTS * group, 4 * len(scales)
+                group_scales = int64(scales.ctypes.data) + first
+                group_bias, outputs = (
+                    int64(bias.ctypes.data) + first,
+                    int64(out.ctypes.data) + first,
+                )
+            for r in range(0, num_rows, MOST_ROWS):
+                multiply_group(
+                    min(MOST_ROWS, num_rows - r),
+                    int64(weight.ctypes.data) + group * OUTPUTS * num_inputs,
+                    num_inputs,
+                    group_scales,
+                    group_bias,
+                    int64(rows.ctypes.data) + 2 * num_inputs * r,
+                    2 * num_inputs,
+                    int64(row_scales.ctypes.data) + 4 * r,
+                    int64(row_sums.ctypes.data) + 4 * r,
+                    outputs + stride * r,
+                    stride,
+                )
+        for r in range(num_rows):
+            for i in range(num_last):
+                out[r, len(scales) - num_last + i] = last[2 + r, i]
 
-
-_on_one_thread = numba.njit(**OPTIONS)(_multiply)
-_on_all_threads = numba.njit(parallel=True, **OPTIONS)(_multiply)
+    compiled: Product = numba.njit(parallel=is_parallel, **OPTIONS)(multiply)
+    return compiled

@@ -69,17 +69,17 @@ def arrange(rows: Array, sums: Array) -> None:
         rows: [rows, inputs] int16, overwritten.
         sums: [rows] int32, overwritten by those of their numbers.
     """
-    size = rows.shape[1]
-    digits = np.empty(2 * size, np.int8)
-    high, low = digits[:size], digits[size:]
+    size, digits = rows.shape[1], rows.view(np.int8)
+    row = np.empty(size, np.int16)
     for r in range(len(rows)):
-        row, total = rows[r], int32(0)
+        for i in range(size):
+            row[i] = rows[r, i]
+        total = int32(0)
         for i in range(size):
             value = int32(row[i])
             total += value
-            high[i] = int8((value + int32(128)) >> int32(8))
-            low[i] = int8(value)
-        rows[r] = digits.view(np.int16)
+            digits[r, i] = int8((value + int32(128)) >> int32(8))
+            digits[r, size + i] = int8(value)
         sums[r] = total
 
 
