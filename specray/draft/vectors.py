@@ -27,9 +27,8 @@ from specray.registers import (
 )
 
 _FLOATS: Final = 16  # in a register, where a head has so many
-_MOST_SUMS: Final = (
-    12 if (x86_features() or {}).get("avx512f") else 3
-)  # registers that are added to
+_HAS_32: Final = bool((x86_features() or {}).get("avx512f"))  # registers, each of so many floats
+_MOST_SUMS: Final = 12 if _HAS_32 else 3  # that are held while rows are added to them
 _ROWS_AT_ONCE: Final = 4  # whose products are summed up together, in a third of the instructions
 
 
