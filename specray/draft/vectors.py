@@ -60,17 +60,20 @@ def row_products(dim: int, num_queries: int) -> Callable[..., None]:
                 total = fused(builder, block, values, total)
             return total
 
-        takes_fours = vector.count >= _ROWS_AT_ONCE
-        num_in_fours = builder.and_(num_rows, I64(-_ROWS_AT_ONCE if takes_fours else 0))
-        fours = cgutils.for_range_slice(builder, I64(0), num_in_fours, I64(_ROWS_AT_ONCE), intp=I64)
-        with fours as (first, _):
-            start = builder.add(rows, builder.mul(first, I64(4 * dim)))
-            four = [builder.add(start, I64(4 * dim * r)) for r in range(_ROWS_AT_ONCE)]
-            target = builder.add(out, builder.shl(first, I64(2)))
-            for q, query in enumerate(held):
-                totals = float_totals(builder, [products_of(query, row) for row in four])
-                scaled = builder.fmul(totals, spread(builder, scale, totals.type))
-                store(builder, scaled, builder.add(target, builder.mul(stride, I64(q))))
+        num_in_fours = I64(0)
+        if vector.count >= _ROWS_AT_ONCE:
+            num_in_fours = builder.and_(num_rows, I64(-_ROWS_AT_ONCE))
+            fours = cgutils.for_range_slice(
+                builder, I64(0), num_in_fours, I64(_ROWS_AT_ONCE), intp=I64
+            )
+            with fours as (first, _):
+                start = builder.add(rows, builder.mul(first, I64(4 * dim)))
+                four = [builder.add(start, I64(4 * dim * r)) for r in range(_ROWS_AT_ONCE)]
+                target = builder.add(out, builder.shl(first, I64(2)))
+                for q, query in enumerate(held):
+                    totals = float_totals(builder, [products_of(query, row) for row in four])
+                    scaled = builder.fmul(totals, spread(builder, scale, totals.type))
+                    store(builder, scaled, builder.add(target, builder.mul(stride, I64(q))))
         with cgutils.for_range_slice(builder, num_in_fours, num_rows, I64(1), intp=I64) as (
             index,
             _,
