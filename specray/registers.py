@@ -41,6 +41,14 @@ def zeros(builder: Any, vector: ir.VectorType, number: int) -> list[Any]:
     return places
 
 
+def buffer(builder: Any, num_bytes: int) -> Any:
+    """The address of memory of the function's own, at a multiple of 64; anything is in it."""
+    with builder.goto_entry_block():
+        place = builder.alloca(ir.ArrayType(I8, num_bytes))
+    place.align = 64
+    return builder.ptrtoint(place, I64)
+
+
 def at(builder: Any, address: Any, index: int, vector: ir.VectorType) -> Any:
     """The address of a register of 4-byte numbers, so many registers behind another."""
     return builder.add(address, I64(4 * vector.count * index))

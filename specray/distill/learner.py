@@ -16,6 +16,7 @@ from specray.distill.student import layers_of
 
 logger = logging.getLogger(__name__)
 
+_PLAIN = "the training goes on without compiled layers: %s"
 _LOGITS_BYTES = {"cpu": 1 << 25, "cuda": 1 << 28}  # that are held at once
 
 
@@ -64,8 +65,12 @@ class Learner:
     def compile(self) -> None:
         """From here on the layers learn compiled; layers of one kind share what that takes."""
         logger.info("the layers are compiled with the next batches, which takes about a minute")
-        for layer in self.layers:
-            layer.compile(dynamic=True, backend=self._backend)
+        try:
+            for layer in self.layers:
+                layer.compile(dynamic=True, backend=self._backend)
+        except RuntimeError as error:  # of Python versions that torch can't compile for
+            logger.warning(_PLAIN, error)
+            return
         self._is_compiled = True
 
     def batch(self, texts: Texts, indices: Sequence[int]) -> Batch:
@@ -94,7 +99,7 @@ class Learner:
                 return self._accumulate(texts, indices)
             except TorchDynamoException as error:  # whatever is missing to compile with
                 reason = " ".join(str(error).partition("\n\n")[0].split())
-                logger.warning("the training goes on without compiled layers: %s", reason)
+                logger.warning(_PLAIN, reason)
                 self._is_compiled = False
                 self.layers.zero_grad()  # it may have been in the backward pass
         with torch.compiler.set_stance("force_eager"):

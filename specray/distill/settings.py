@@ -68,6 +68,8 @@ class DistillSettings:
         self._check_prompts()
         if self.loss not in LOSSES:
             raise InvalidConfigError(f"--loss {self.loss}: there are {', '.join(LOSSES)}")
+        if self.compiling not in COMPILING:
+            raise InvalidConfigError(f"--compile {self.compiling}: one of {', '.join(COMPILING)}")
         if self.start is not None and self.student is not None:
             raise InvalidConfigError("--from begins with trained layers: leave --student out")
         if self.start is not None and not self.start.is_dir():

@@ -117,7 +117,7 @@ class Trainer:
         return self.progress.seconds * (1 / max(self._spent(), 1e-9) - 1)
 
     def _choose_compiling(self) -> None:
-        """Once in a run, after the warm-up, which its time would skip and which tells the rate."""
+        """Once in a run, after the warm-up: it would skip that, and before no rate is known."""
         if not self._may_compile or self._spent() < self._plan.warm_up:
             return
         self._may_compile = False

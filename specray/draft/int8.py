@@ -48,7 +48,9 @@ class Int8Weights(NamedTuple):
 def _packed(weight: Tensor) -> Array:
     num_outputs, num_inputs = weight.shape
     padded = pad(weight, (0, -num_inputs % INPUTS, 0, -num_outputs % OUTPUTS))
-    return pack(padded.numpy())
+    # Torch's memory begins with a line, so that no register or row of a tile lies in two.
+    packed: Array = torch.from_numpy(pack(padded.numpy())).clone().numpy()
+    return packed
 
 
 class Int8Linear(nn.Module):

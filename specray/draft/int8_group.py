@@ -14,13 +14,13 @@ from numba.extending import intrinsic
 
 from specray.registers import F32, I64, at, fused, load, spread, store
 
-Products = Callable[..., None]
+Multiply = Callable[..., None]
 """Multiplies some rows with a group's weights, sums by their output's and their row's scale, and
 adds the bias. Takes how many rows there are and the fields of `Group`, all of them int64."""
 
 
 class Group(NamedTuple):
-    """What `Products` takes beside the number of rows."""
+    """What `Multiply` takes beside the number of rows."""
 
     weights: Any  # address of [inputs / 2, outputs, 2] int8, in an order of the instruction's
     num_inputs: Any  # padded by zeros
@@ -34,7 +34,7 @@ class Group(NamedTuple):
     out_stride: Any  # how many bytes the rows' outputs lie apart
 
 
-def products(generate: Callable[[Any, Any, Group], None]) -> Products:
+def compiled(generate: Callable[[Any, Any, Group], None]) -> Multiply:
     """A function for numba that is called by its address: else all who call it compile it again.
 
     Args:
@@ -90,7 +90,7 @@ def products(generate: Callable[[Any, Any, Group], None]) -> Products:
             out_stride,
         )
 
-    function: Products = multiply.ctypes
+    function: Multiply = multiply.ctypes
     return function
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from specray.draft.int8_group import Group, Outputs, Products, products
+from specray.draft.int8_group import Group, Multiply, Outputs, compiled
 from specray.draft.kernels import OPTIONS, Array
 from specray.registers import I8, I16, I32, I64, call, load, prefetch, spread, x86_features, zeros
 
@@ -60,7 +60,7 @@ def arrange(rows: Array, sums: Array) -> None:
 
 
 @cache
-def group_products() -> Products:
+def group_products() -> Multiply:
     """For 1 to `MOST_ROWS` rows."""
 
     def generate(builder: Any, num_rows: Any, group: Group) -> None:
@@ -76,7 +76,7 @@ def group_products() -> Products:
             builder.branch(end)
         builder.position_at_end(end)
 
-    return products(generate)
+    return compiled(generate)
 
 
 def _sum_up(builder: Any, num_rows: int, group: Group) -> list[Any]:

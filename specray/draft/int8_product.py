@@ -3,8 +3,8 @@
 At a few rows a product should wait for memory alone. That takes integers: they need no conversion
 to floats on the way, and processors multiply and add up several of them in one instruction. Eight
 bits would be too coarse for a row's inputs, where a few are far larger than all others; with 16
-their rounding is far below that of the weights. Whatever instruction is there, sums are exact and
-results the same to the last bit.
+their rounding is far below that of the weights. Sums are exact, whatever instruction is there, and
+results the same to the last bit where multiplying and adding is one (FMA).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Final
 import numba
 import numpy as np
 import torch
-from numba import float32, int16, int32, int64, prange
+from numba import float32, float64, int16, int32, int64, prange
 
 from specray.draft import int8_pairs, int8_quads
 from specray.draft.kernels import OPTIONS, Array
@@ -30,8 +30,9 @@ _arrange = _INSTRUCTION.arrange
 MOST_ROWS: Final = _INSTRUCTION.MOST_ROWS
 """That are multiplied at once."""
 LARGEST_WEIGHT: Final = 127
-_LARGEST_INPUT: Final = float32(2**15 - 130)  # less than that has two digits of a byte
+_LARGEST_INPUT: Final = float32(2**15 - 130)  # `int8_digits`: 127 * 256 + 127, and room
 _LARGEST_SUM: Final = 0.999 * 2**31  # leaves room for what float32 loses in sums
+_LINE: Final = 64  # bytes
 _TINY: Final = 1e-30  # keeps a row of zeros from dividing by zero
 Product = Callable[[Array, Array, Array, Array, Array], None]
 
@@ -61,15 +62,16 @@ def _round(x: Array, rows: Array, row_scales: Array) -> None:
 
     A row that holds what is not a finite number has no scale either.
     """
-    largest_sum = float32(_LARGEST_SUM / LARGEST_WEIGHT - rows.shape[1])  # each rounded by a half
+    largest_sum = float32(_LARGEST_SUM / LARGEST_WEIGHT - x.shape[1])  # each rounded by a half
     bits, found = x.view(np.int32), np.empty(1, np.int32)
     for r in range(len(x)):
         row, row_bits, out = x[r], bits[r], rows[r]
-        most, total = int32(0), float32(_TINY)
+        most, sum_of_row = int32(0), float64(_TINY)  # whose order of adding up does not show
         for i in range(len(row)):  # as integers, whose maximum registers have
             most = max(most, row_bits[i] & int32(0x7FFFFFFF))
         for i in range(len(row)):
-            total += abs(row[i])
+            sum_of_row += float64(abs(row[i]))
+        total = float32(sum_of_row)
         found[0] = most
         largest = max(float32(_TINY), found.view(np.float32)[0])
         scale = min(_LARGEST_INPUT / largest, largest_sum / total)
@@ -86,7 +88,9 @@ def _compiled(is_parallel: bool) -> Product:
     def multiply(x: Array, weight: Array, scales: Array, bias: Array, out: Array) -> None:
         """Tiles of a few rows by one group of outputs: what is loaded is used repeatedly."""
         num_rows, num_groups, num_inputs = len(x), len(weight), 2 * weight.shape[1]
-        rows = np.zeros((num_rows, num_inputs), np.int16)
+        room = np.zeros(num_rows * num_inputs + _LINE // 2, np.int16)
+        first = -int64(room.ctypes.data) % _LINE // 2  # rows of tiles begin with lines of memory
+        rows = room[first : first + num_rows * num_inputs].reshape(num_rows, num_inputs)
         row_scales, row_sums = np.empty(num_rows, np.float32), np.empty(num_rows, np.int32)
         _round(x, rows, row_scales)
         _arrange(rows, row_sums)
@@ -100,11 +104,11 @@ def _compiled(is_parallel: bool) -> Product:
                 group_scales, stride = int64(last.ctypes.data), 4 * OUTPUTS
                 group_bias, outputs = group_scales + stride, group_scales + 2 * stride
             else:
-                first, stride = 4 * OUTPUTS * group, 4 * len(scales)
-                group_scales = int64(scales.ctypes.data) + first
+                offset, stride = 4 * OUTPUTS * group, 4 * len(scales)
+                group_scales = int64(scales.ctypes.data) + offset
                 group_bias, outputs = (
-                    int64(bias.ctypes.data) + first,
-                    int64(out.ctypes.data) + first,
+                    int64(bias.ctypes.data) + offset,
+                    int64(out.ctypes.data) + offset,
                 )
             for r in range(0, num_rows, MOST_ROWS):
                 multiply_group(

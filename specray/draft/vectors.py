@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from specray.registers import (
     F32,
+    I32,
     I64,
     at,
     float_total,
@@ -81,7 +82,7 @@ def row_products(dim: int, num_queries: int) -> Callable[..., None]:
             row = builder.add(rows, builder.mul(index, I64(4 * dim)))
             target = builder.add(out, builder.shl(index, I64(2)))
             for q, query in enumerate(held):
-                product = builder.fmul(float_total(builder, products_of(query, row)), scale)
+                product = builder.fmul(_total(builder, products_of(query, row)), scale)
                 address = builder.add(target, builder.mul(stride, I64(q)))
                 builder.store(product, builder.inttoptr(address, F32.as_pointer()))
         return context.get_dummy_value()
@@ -142,6 +143,13 @@ def weighted_sums(dim: int, num_sums: int) -> Callable[..., None]:
 
     made: Callable[..., None] = sums
     return made
+
+
+def _total(builder: Any, vector: Any) -> Any:
+    """The sum of a register, added up as those of four together are."""
+    if vector.type.count < _ROWS_AT_ONCE:
+        return float_total(builder, vector)
+    return builder.extract_element(float_totals(builder, [vector] * _ROWS_AT_ONCE), I32(0))
 
 
 def _blocks(dim: int) -> tuple[ir.VectorType, int]:

@@ -124,7 +124,7 @@ def run_as_it_is(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
 def make_learner(
     target: Path, answers: Sequence[Answer], backend: Backend = fail_to_compile
 ) -> Learner:
-    """Of two layers."""
-    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 5])
+    """Of three layers."""
+    model = cut(AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32), [0, 3, 5])
     head = choose_head(answers, model.config.vocab_size, 50)
     return Learner(model, head, LOSSES["forward_kl"], None, backend)

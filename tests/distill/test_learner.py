@@ -113,6 +113,25 @@ def test_a_batch_whose_compiling_fails_leaves_its_gradients_once(
     torch.testing.assert_close(grads, grads_of(plain, Texts(answers), [0, 1, 2]))
 
 
+def test_layers_learn_as_they_are_where_torch_can_not_compile(
+    target: Path,
+    answers: list[Answer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain, made = make_learner(target, answers), make_learner(target, answers, run_as_it_is)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("torch.compile is not supported on Python 3.99+")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", refuse)
+    made.compile()
+
+    assert "without compiled layers: torch.compile is not supported" in caplog.text
+    grads = grads_of(made, Texts(answers), [0, 1, 2])
+    assert all(map(torch.equal, grads, grads_of(plain, Texts(answers), [0, 1, 2])))
+
+
 @pytest.mark.e2e  # compiles for some twenty seconds
 def test_compiled_layers_learn_the_same(target: Path, answers: list[Answer]) -> None:
     plain, compiled = make_learner(target, answers), make_learner(target, answers, "inductor")

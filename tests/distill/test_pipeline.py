@@ -518,6 +518,7 @@ def test_a_work_folder_belongs_to_one_distillation(made: DistillSettings) -> Non
         ({"tokens": 0}, "--tokens 0"),
         ({"num_layers": 0}, "--num-layers 0"),
         ({"loss": "l2"}, "--loss l2"),
+        ({"compiling": "of"}, "--compile of"),
         ({"part": (2, 2)}, "--part 2/2"),
         ({"start": Path("work"), "student": "tiny"}, "--from .* leave --student out"),
         ({"start": Path("nowhere")}, "--from nowhere: there is no such folder"),

@@ -232,7 +232,7 @@ def test_a_checkpoint_of_other_layers_is_named(
     state["layers"] = {k: v for k, v in state["layers"].items() if k.startswith("0.")}
     torch.save(state, checkpoint)
 
-    with pytest.raises(InvalidConfigError, match="1 layers were trained there .* the 2 to be"):
+    with pytest.raises(InvalidConfigError, match="1 layers were trained there .* the 3 to be"):
         make_trainer(target, answers, tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_only_layers_are_trained(target: Path, answers: list[Answer], tmp_path: 
     make_trainer(target, answers, tmp_path, tokens=200).run()
 
     names = load_file(WorkFolder(tmp_path).best).keys()
-    assert {name.partition(".")[0] for name in names} == {"0", "1"}
+    assert {name.partition(".")[0] for name in names} == {"0", "1", "2"}
 
 
 def test_measuring_takes_a_small_part_of_a_training(

@@ -22,7 +22,7 @@ def layer(num_outputs: int = 40, bias: bool = True) -> nn.Linear:
 def input_rounding(linear: nn.Linear, x: Tensor) -> Tensor:
     """What the rounding of a row to 16 bits may make of each output, at most."""
     largest, total = x.abs().amax(-1, keepdim=True), x.abs().sum(-1, keepdim=True)
-    steps = torch.maximum(largest / (2**15 - 2), total / (0.998 * 2**31 / 127 - x.shape[-1]))
+    steps = torch.maximum(largest / (2**15 - 130), total / (0.998 * 2**31 / 127 - x.shape[-1]))
     return 0.51 * steps * linear.weight.abs().sum(1)
 
 
@@ -129,16 +129,16 @@ def test_nothing_is_written_beside_the_outputs(num_outputs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "instruction"),
+    ("lacking", "order"),
     [
         (["avx512", "avx10", "amx"], "int8_pairs"),
         (["avx512vnni", "amx"], "int8_pairs"),
-        (["amx"], "int8_quads"),
+        (["amx"], "int8_digits"),
     ],
 )
-def test_compiled_for_a_processor_that_has_less(lacking: list[str], instruction: str) -> None:
+def test_compiled_for_a_processor_that_has_less(lacking: list[str], order: str) -> None:
     features = x86_features() or {}
-    if instruction == "int8_quads" and not features.get("avx512vnni"):
+    if order == "int8_digits" and not features.get("avx512vnni"):
         pytest.skip("a processor without AVX-512 VNNI")
     code = f"""
 import llvmlite.binding as binding
@@ -149,15 +149,15 @@ import torch
 from specray.draft import int8_product
 from specray.draft.int8 import Int8Linear
 assert int8_product.MOST_ROWS == 6
-assert int8_product.pack.__module__.endswith("{instruction}")
+assert int8_product.pack.__module__.endswith("{order}")
 torch.manual_seed(0)
-weight, x = torch.randn(65, 70), torch.randn(23, 70)
-print(Int8Linear(weight)(x).flatten().tolist())
+weight, bias, x = torch.randn(65, 1000), torch.randn(65), torch.rand(23, 1000) + 1
+print(Int8Linear(weight, bias)(x).flatten().tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     torch.manual_seed(0)
-    weight, x = torch.randn(65, 70), torch.randn(23, 70)
-    assert json.loads(done.stdout) == Int8Linear(weight)(x).flatten().tolist()
+    weight, bias, x = torch.randn(65, 1000), torch.randn(65), torch.rand(23, 1000) + 1
+    assert json.loads(done.stdout) == Int8Linear(weight, bias)(x).flatten().tolist()
 
 
 @pytest.mark.parametrize("setting", [("NUMBA_CPU_NAME", "generic"), ("NUMBA_ENABLE_AVX", "0")])
@@ -166,7 +166,7 @@ def test_compiled_for_a_processor_without_the_instruction(setting: tuple[str, st
 import torch
 from specray.draft.int8 import Int8Linear
 torch.manual_seed(0)
-weight, x = torch.randn(65, 70), torch.randn(9, 70)
+weight, x = torch.randn(65, 1000), torch.rand(9, 1000) + 1
 print(Int8Linear(weight)(x).flatten().tolist())
 """
     results = [
