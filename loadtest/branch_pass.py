@@ -32,7 +32,7 @@ from specray.models.sources import resolve
 CACHES = {"in place": InPlaceCache, "copied": BatchCache}
 TAIL_TOKENS, NUM_OWN = 4, 2
 REPEATS = 30
-_SAME = 0.05  # of logits, on average: int8 rounds activations, too
+_SAME = 0.1  # of logits, on average: what int8 rounds to the other side moves them by up to 0.06
 
 
 def make_rows(model: LanguageModel, num_branches: int, context: int) -> list[CachedRow]:
