@@ -1,5 +1,6 @@
 """What crosses the boundaries between router, draft and target. Knows no framework."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -98,6 +99,12 @@ class TruncatedDistributions:
     token_ids: NDArray[np.int32]  # [depth, support]
     probabilities: NDArray[np.float32]  # [depth, support]
 
+    @classmethod
+    def point_masses(cls, token_ids: Sequence[int]) -> "TruncatedDistributions":
+        """Those of tokens that were not drawn, but certain."""
+        ids = np.array(token_ids, np.int32)[:, None]
+        return cls(ids, np.ones(ids.shape, np.float32))
+
     def __len__(self) -> int:
         return len(self.token_ids)
 
@@ -154,6 +161,14 @@ class Proposal:
             distributions=self.distributions and self.distributions.prefix(depth),
             confidences=self.confidences[:depth],
         )
+
+    def followed_by(self, token_ids: Sequence[int]) -> "Proposal":
+        """The proposal, and behind it tokens of which each counts as a point mass."""
+        q = self.distributions
+        if q is not None:
+            q = q.followed_by(TruncatedDistributions.point_masses(token_ids))
+        all_ids = (*self.token_ids, *token_ids)
+        return replace(self, token_ids=all_ids, distributions=q, confidences=())
 
     def rest(self, depth: int) -> "Proposal":
         """What follows the first `depth` tokens, once these are the request's."""

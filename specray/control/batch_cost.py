@@ -40,6 +40,11 @@ class BatchCost:
         self._weight = min(self._weight, 1.0)
 
     @property
+    def mean_s(self) -> float:
+        """Seconds of the batches that were seen, on average; 0 before the first."""
+        return self._seconds
+
+    @property
     def per_item_s(self) -> float:
         """Seconds that one more item takes."""
         if not self._weight:

@@ -36,6 +36,12 @@ class Offer(NamedTuple):
     max_depth: int
     temperature: float = 0.0
     confidences: Sequence[float] = ()  # of the tokens that are here, in [0, 1]; none: unknown
+    tail: "Offer | None" = None  # of another source, behind all of its tokens; has none itself
+
+    @property
+    def total_depth(self) -> int:
+        """Its own tokens and its tail's."""
+        return self.max_depth + (self.tail.max_depth if self.tail is not None else 0)
 
 
 def at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
@@ -71,8 +77,11 @@ class SurvivalModel:
         self._judge = judging()
 
     def chains(self, offers: Sequence[Offer]) -> Chains:
-        """The survival of each token of some offers."""
-        return self._judged(offers).chains
+        """The survival of each token of some offers, tails among them."""
+        tails = [offer.tail for offer in offers if offer.tail is not None]
+        if not tails:
+            return self._judged(offers).chains
+        return _joined(offers, self._judged([*offers, *tails]).chains)
 
     def observe(self, verifications: Sequence[Verification]) -> float:
         """Learn from verifications, and keep score of what was predicted for them.
@@ -169,6 +178,21 @@ class SurvivalModel:
         if key not in self._rates:
             self._rates[key] = source_acceptance()
         return self._rates[key]
+
+
+def _joined(offers: Sequence[Offer], pieces: Chains) -> Chains:
+    """One chain per offer, from theirs and those of the tails, which stand behind all offers'."""
+    depths = pieces.max_depths[: len(offers)].copy()
+    rows = [row for row, offer in enumerate(offers) if offer.tail is not None]
+    starts, more = depths[rows], pieces.max_depths[len(offers) :]
+    depths[rows] += more
+    survivals = np.zeros((len(offers), int(depths.max(initial=0))))
+    survivals[:, : pieces.survivals.shape[1]] = pieces.survivals[: len(offers)]
+    tails = zip(rows, starts.tolist(), more.tolist(), pieces.survivals[len(offers) :], strict=True)
+    for row, start, depth, tail in tails:
+        before = survivals[row, start - 1] if start else 1.0
+        survivals[row, start : start + depth] = before * tail[:depth]
+    return Chains(survivals, depths)
 
 
 def _confidences(offers: Sequence[Offer], num_places: int) -> Numbers:  # [offers, places]

@@ -189,10 +189,12 @@ class DraftAhead:
         if session.num_cached != branch.num_shared or not reserve(stop):
             return
         session.states[:, :, branch.num_shared : stop] = branch.tail[:, :, :num_own]
-        token_ids = tuple(branch.token_ids)
+        token_ids, is_sent = tuple(branch.token_ids), branch.num_sent > 0
         session.set_cached(len(session), ahead=token_ids[:-1])
-        flight = InFlight(token_ids, branch.candidates, was_ahead=branch.is_sent)
-        self._begin(session, flight, num_own - 1, is_answered=branch.is_sent)
+        num_flying = branch.num_sent or num_own  # what was drawn behind is not what is verified
+        candidates = branch.candidates.prefix(num_flying + 1)
+        flight = InFlight(token_ids[:num_flying], candidates, was_ahead=is_sent)
+        self._begin(session, flight, min(num_flying, num_own - 1), is_answered=is_sent)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
         """Follows what is left, also at the target, when that has added a proposed token."""
@@ -240,7 +242,8 @@ class DraftAhead:
         """Computes one more token of what is prepared; what is complete is to be sent.
 
         So is what there is of continuations that would come too late after one more pass, or are
-        not worth one. Returns None if there was nothing to do.
+        not worth one. Before a pass that may be the last in time, what there is leaves in its
+        stead, for a commit comes early as often as late. Returns None if there was nothing to do.
         """
         now_s = self._clock()
         growing, sent, least_left_s, loss = [], [], math.inf, 0.0
@@ -253,15 +256,20 @@ class DraftAhead:
             if followed.rhythm.is_running(elapsed_s):  # else it rests, and no commit will wait
                 loss += followed.rhythm.pass_loss(elapsed_s, was_ahead=was_ahead)
             if left_s < self._pass.expected_s(1):
-                sent += followed.send()
+                sent += followed.close()
                 continue
+            if left_s < 2 * self._pass.usual_s:
+                sent += followed.send()
             growing.append(followed)
             if not followed.is_complete:
                 least_left_s = min(least_left_s, left_s)
+        if sent:  # at once: a pass takes long
+            self._pass.computed_for = ()
+            return sent
         complete = self._pass.run(growing, least_left_s, loss)
         if complete is not None:
             self._rhythms.observe_pass()
-            return sent + complete
+            return complete
         for followed in growing:
-            sent += followed.send()
+            sent += followed.close()
         return sent or None

@@ -50,6 +50,11 @@ class AheadPass:
         """How long a pass takes; 0 before anything is known."""
         return self._cost.expected_s(num_tokens)
 
+    @property
+    def usual_s(self) -> float:
+        """How long passes take on average; 0 before anything is known."""
+        return self._cost.mean_s
+
     def run(
         self, sessions: Collection[Followed], left_s: float, loss: float
     ) -> list[Proposal] | None:

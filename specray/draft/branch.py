@@ -26,7 +26,8 @@ class Branch:
     probability: float
     depth: int  # tokens to draft
     tail: Tensor  # [layers, 2 * kv_heads, at least depth, dim]
-    is_sent: bool = False
+    num_sent: int = 0  # of its tokens
+    is_closed: bool = False  # it was left as it is
     token_ids: list[int] = field(default_factory=list)
     _supports: list[NDArray[np.int32]] = field(default_factory=list)
     _probabilities: list[NDArray[np.float32]] = field(default_factory=list)
@@ -43,8 +44,13 @@ class Branch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it grows no more: it is as deep as it shall be, or was sent as it is."""
-        return self.is_sent or len(self.token_ids) >= self.depth
+        """Whether it grows no more: it is as deep as it shall be, or was left as it is."""
+        return self.is_closed or len(self.token_ids) >= self.depth
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it has tokens that were not sent."""
+        return len(self.token_ids) > self.num_sent
 
     @property
     def next_token_id(self) -> int:
@@ -78,7 +84,7 @@ class Branch:
 
     def send(self) -> Proposal:
         """The proposal, to be sent before its outcome has come."""
-        self.is_sent = True
+        self.num_sent = len(self.token_ids)
         is_greedy = self.session.sampling.is_greedy
         return Proposal(
             self.session.session_id,

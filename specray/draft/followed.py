@@ -65,8 +65,14 @@ class Followed:
         return CachedRow(self.session.states, self.stop - self.num_to_feed, self.stop)
 
     def send(self) -> list[Proposal]:
-        """What there is of continuations, to be sent as it is."""
-        return [b.send() for b in self.branches.values() if b.token_ids and not b.is_sent]
+        """What there is of continuations and was not sent; they may go on growing."""
+        return [branch.send() for branch in self.branches.values() if branch.has_news]
+
+    def close(self) -> list[Proposal]:
+        """The same, of continuations that are left as they are."""
+        for branch in self.branches.values():
+            branch.is_closed |= bool(branch.token_ids)
+        return self.send()
 
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""

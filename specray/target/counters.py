@@ -6,7 +6,8 @@ from dataclasses import replace
 from specray.control.planner import Planner
 from specray.target.buffer import ProposalBuffer
 from specray.target.session import Session
-from specray.types import Source, SourceStats
+from specray.target.verified import Piece
+from specray.types import SourceStats
 from specray.wire.stats import CalibrationStats, RooflineStats, TargetStats
 
 
@@ -45,13 +46,14 @@ class Counters:
             self.stats.num_absent += 1
         session.overdue_at = None
 
-    def count_verification(self, source: Source, num_proposed: int, num_accepted: int) -> None:
-        """A verification of so many tokens."""
-        counts = self.stats.sources.setdefault(source, SourceStats())
+    def count_verification(self, piece: Piece) -> None:
+        """Tokens that a step verified, at their places behind the request's last."""
+        counts = self.stats.sources.setdefault(piece.offer.source, SourceStats())
+        num_proposed, num_accepted = piece.offer.max_depth, piece.accepted.num_tokens
         counts.num_proposed += num_proposed
         counts.num_accepted += num_accepted
-        _count_positions(counts.proposed_per_position, num_proposed)
-        _count_positions(counts.accepted_per_position, num_accepted)
+        _count_positions(counts.proposed_per_position, piece.start, num_proposed)
+        _count_positions(counts.accepted_per_position, piece.start, num_accepted)
 
     def snapshot(self, planner: Planner, num_open_sessions: int) -> TargetStats:
         """All counters as they are now."""
@@ -85,7 +87,7 @@ def _roofline(planner: Planner) -> RooflineStats:
     return RooflineStats(*intensity, planner.hardware)
 
 
-def _count_positions(counts: list[int], depth: int) -> None:
-    counts.extend([0] * (depth - len(counts)))
-    for position in range(depth):
+def _count_positions(counts: list[int], start: int, depth: int) -> None:
+    counts.extend([0] * (start + depth - len(counts)))
+    for position in range(start, start + depth):
         counts[position] += 1

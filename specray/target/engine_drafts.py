@@ -94,7 +94,7 @@ class EngineDrafts:
         if proposal is None or proposal.position != len(session.token_ids):
             return None
         cap = self._offers.cap(session)
-        return self._offers.cut(session, proposal, cap) if cap > 0 else None
+        return self._offers.cut(session, proposal, None, cap) if cap > 0 else None
 
     def offer(self, session: Session) -> Offer | None:
         """What it will have drafted for the coming step, before it has; None for nothing."""

@@ -22,27 +22,24 @@ class Offers:
         acceptance, temperature = session.acceptances[source], session.sampling.temperature
         return Offer(acceptance, source, min(self.cap(session), num_tokens), temperature)
 
-    def of_proposal(self, session: Session, proposal: Proposal) -> Offer:
+    def of_proposal(
+        self, session: Session, proposal: Proposal, tail: Proposal | None = None
+    ) -> Offer:
         """Tokens that are here, with what their draft was confident of.
+
+        What the target guesses behind them may tell which tokens were drawn, and decides on itself
+        alone: `plan_depths` takes no token for the sake of one behind it.
 
         A sampled request that is verified by its draft's distributions may be cut by these only:
         a confidence that came with them might tell which tokens were drawn.
         """
         offer = self.of_tokens(session, len(proposal.token_ids), proposal.source)
+        if tail is not None:
+            offer = offer._replace(tail=self.of_proposal(session, tail))
         q = proposal.distributions
         if q is None or not self.is_trusted(session):
             return offer._replace(confidences=proposal.confidences)
         return offer._replace(confidences=q.largest())
-
-    def of_verified(self, session: Session, num_tokens: int, source: Source) -> Offer:
-        """What the latest step verified for the session."""
-        return Offer(
-            session.acceptances[source],
-            source,
-            num_tokens,
-            session.sampling.temperature,
-            session.confidences[:num_tokens],
-        )
 
     def cap(self, session: Session) -> int:
         """Most draft tokens that the session may verify now."""
@@ -60,11 +57,18 @@ class Offers:
         """Whether distributions that come for the session may be used."""
         return session.uses_distributions and self._streams.trusts(session.router)
 
-    def cut(self, session: Session, proposal: Proposal, depth: int) -> Proposal:
-        """The proposal's first tokens; without distributions if they may not be used."""
+    def cut(
+        self, session: Session, proposal: Proposal, tail: Proposal | None, depth: int
+    ) -> Proposal:
+        """The first tokens of a proposal and its tail.
+
+        Without distributions if they may not be used.
+        """
         has_distributions = proposal.distributions is not None
         if not has_distributions and depth == len(proposal.token_ids):
             return proposal  # as most are: a copy takes longer than all else here
         if has_distributions and not self.is_trusted(session):
             proposal = replace(proposal, distributions=None)
-        return proposal.prefix(depth)
+        if tail is None or depth <= len(proposal.token_ids):
+            return proposal.prefix(depth)
+        return proposal.followed_by(tail.token_ids[: depth - len(proposal.token_ids)])

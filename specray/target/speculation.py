@@ -21,8 +21,9 @@ from specray.target.stop_gap import StopGap
 from specray.target.taking import Taking
 from specray.target.telling import Streams, Telling
 from specray.target.use import Share, Use
+from specray.target.verified import verified_pieces
 from specray.target.waiting import Wait, Waiting
-from specray.types import OWN_SOURCES, STOP_GAPS, Accepted, Proposal, Source
+from specray.types import OWN_SOURCES, STOP_GAPS, Proposal, Source
 from specray.wire.stats import TargetStats
 
 
@@ -188,24 +189,26 @@ class Speculation:
         if not ready:
             self._stop_gap.end_step((), 0.0)
             return {}
-        offers = [self._offers.of_proposal(session, proposal) for session, proposal in ready]
+        offers = [self._offers.of_proposal(*taken) for taken in ready]
         num_plain = num_others + len(sessions) - len(ready)
         plan = self._planner.plan(offers, num_plain)
         depths = plan.depths
         shares = [
-            Share(session, offer, depth, session.session_id in came and _is_answer(proposal))
-            for (session, proposal), offer, depth in zip(ready, offers, depths, strict=True)
+            Share(taken.session, offer, depth, taken.session.session_id in came and taken.is_answer)
+            for taken, offer, depth in zip(ready, offers, depths, strict=True)
         ]
         self._use.note(shares, num_plain)
         depths = self._with_trials(offers, depths)
-        chosen = {}
-        for (session, proposal), depth, offer in zip(ready, depths, offers, strict=True):
+        chosen, gaps = {}, []
+        for taken, depth, offer in zip(ready, depths, offers, strict=True):
             if depth > 0:
-                session.confidences = tuple(offer.confidences)
-                chosen[session.session_id] = self._offers.cut(session, proposal, depth)
-        gaps = [i for i, proposal in chosen.items() if proposal.source in STOP_GAPS]
+                session_id = taken.session.session_id
+                taken.session.verifying = offer
+                chosen[session_id] = self._offers.cut(*taken, depth)
+                self._counters.stats.num_proposals_used += taken.is_answer
+                if taken.proposal.source in STOP_GAPS or depth > offer.max_depth:
+                    gaps.append(session_id)
         self._stop_gap.end_step(gaps, plan.saved_s - self._planner.overhead.extra_s)
-        self._counters.stats.num_proposals_used += sum(map(_is_answer, chosen.values()))
         return chosen
 
     def _with_trials(self, offers: Sequence[Offer], depths: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,14 +238,16 @@ class Speculation:
     ) -> None:
         """Note what a verification accepted, before the session grows by it."""
         session = self._sessions.get(session_id)
-        if session is not None:
-            offer = self._offers.of_verified(session, num_proposed, source)
-            self._planner.observe_verification(offer, num_accepted)
-            if num_accepted > 0:
-                session.accepted.append(Accepted(len(session.token_ids), num_accepted, source))
-            if source == "engine":
-                self.engine.observe_verification()
-        self._counters.count_verification(source, num_proposed, num_accepted)
+        if session is None:
+            return
+        for piece in verified_pieces(session, source, num_proposed, num_accepted):
+            self._counters.count_verification(piece)
+            if piece.is_reached:
+                self._planner.observe_verification(piece.offer, piece.accepted.num_tokens)
+            if piece.accepted.num_tokens > 0:
+                session.accepted.append(piece.accepted)
+        if source == "engine":
+            self.engine.observe_verification()
 
     def observe_turnaround(
         self, seconds: float, num_requests: int, sources: Collection[Source]
@@ -391,8 +396,3 @@ class Speculation:
             self._patience.forget(router)  # it may never come back; if it does, with a new draft
             carried = [s for s in self._sessions.values() if s.router == router]
             self._telling.retract(router, carried)
-
-
-def _is_answer(proposal: Proposal) -> bool:
-    """Whether it has tokens that a draft proposes, not the target itself."""
-    return bool(proposal.token_ids) and proposal.source not in OWN_SOURCES

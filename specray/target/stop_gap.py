@@ -1,4 +1,4 @@
-"""What a target proposes by itself when its draft's proposal is not there.
+"""What a target proposes by itself: in place of a draft's proposal, or behind a short one.
 
 Copies from the request's own text, those from earlier answers where the deployment shares them, and
 where it has a table of n-grams, what the target usually says behind its last few tokens.
@@ -17,7 +17,7 @@ table some for each token that it guesses.
 
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import accumulate, takewhile
 from operator import mul
 from pathlib import Path
@@ -66,6 +66,7 @@ class StopGap:
         self._memory = memory
         self._texts: dict[int, Text] = {}  # by session
         self._found: dict[int, Proposal | None] = {}  # by session, in this step
+        self._num_tails = 0  # looked for in this step
         self._pause, self._num_paused = 1, 0
         self._gain_s = 0.0  # of steps that verify what was found, on average
 
@@ -91,17 +92,39 @@ class StopGap:
         session_id = session.session_id
         if session_id in self._found:
             return self._found[session_id]
-        if depth < 1 or self._num_paused or len(self._found) >= _MOST_SCANS:
+        if depth < 1 or self._num_paused or self._num_scans >= _MOST_SCANS:
             return None
-        text = self._follow(session)
+        self._found[session_id] = self._best(session, self._follow(session), depth)
+        return self._found[session_id]
+
+    def find_tail(self, session: Session, token_ids: Sequence[int], depth: int) -> Proposal | None:
+        """What may follow these tokens, proposed for the session by somebody else.
+
+        Args:
+            session: whose text they extend.
+            token_ids: all of which would have to be accepted.
+            depth: most tokens to guess behind them.
+        """
+        if depth < 1 or self._num_paused or self._num_scans >= _MOST_SCANS:
+            return None
+        self._num_tails += 1
+        text = np.concatenate((self._follow(session), np.array(token_ids, np.int32)))
+        return self._best(session, text, depth)
+
+    @property
+    def _num_scans(self) -> int:
+        """In this step."""
+        return len(self._found) + self._num_tails
+
+    def _best(self, session: Session, text: NDArray[np.int32], depth: int) -> Proposal | None:
+        session_id = session.session_id
         found = [_copy(session_id, text, text, depth, "stop_gap")]
         if self._memory is not None:
             past = self._memory.text(session.tenant)
             found.append(_copy(session_id, text, past, depth, "stop_gap_shared"))
         if self._ngrams is not None:
             found.append(_guess(session_id, text, self._ngrams, depth))
-        self._found[session_id] = max(found, key=_expected_length)
-        return self._found[session_id]
+        return max(found, key=_expected_length)
 
     def _follow(self, session: Session) -> NDArray[np.int32]:
         text = self._texts.setdefault(session.session_id, Text())
@@ -110,7 +133,7 @@ class StopGap:
 
     def skip_step(self) -> None:
         """The step verifies nothing, whatever was found: that says nothing of its worth."""
-        self._found = {}
+        self._found, self._num_tails = {}, 0
 
     def end_step(self, verified: Collection[int], gain_s: float) -> None:
         """The step is planned: learn whether this is worth its time, and forget what was found.
@@ -119,8 +142,8 @@ class StopGap:
             verified: sessions for which the step verifies what was found.
             gain_s: seconds that the step is expected to save by all that it verifies.
         """
-        num_scans = len(self._found)
-        self._found = {}
+        num_scans = self._num_scans
+        self._found, self._num_tails = {}, 0
         if verified:
             self._gain_s += _GAIN * (gain_s - self._gain_s)
         if verified and self._gain_s > 0:

@@ -1,6 +1,7 @@
 """Which proposal a step may verify for a session: its draft's, or one of the target's own."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from specray.control.planner import Planner
 from specray.control.survival import Offer
@@ -12,10 +13,23 @@ from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.target.stop_gap import StopGap
 from specray.target.telling import Streams
-from specray.types import Proposal, Source
+from specray.types import OWN_SOURCES, Proposal, Source
 
 _TRIED_ONE_IN = 32  # of proposals that seem worse than the engine's own
 _FORGOTTEN = 64  # commits of a session without an answer, after which who gave the last is unknown
+
+
+class Taken(NamedTuple):
+    """What a session may verify in a step."""
+
+    session: Session
+    proposal: Proposal
+    tail: Proposal | None = None  # what the target guesses behind all of its tokens
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it has tokens that a draft proposes, not the target itself."""
+        return bool(self.proposal.token_ids) and self.proposal.source not in OWN_SOURCES
 
 
 class Taking:
@@ -52,12 +66,16 @@ class Taking:
         session.source, session.answer_source = self.source, self.answer_source
         session.num_unanswered = self._num_unanswered  # or short ones would never forget
 
-    def take(self, sessions: Sequence[Session]) -> list[tuple[Session, Proposal]]:
+    def take(self, sessions: Sequence[Session]) -> list[Taken]:
         """What those may verify for which something is there."""
         self.answered = set()
         taken = {session.session_id: self._take_from_outside(session) for session in sessions}
         taken |= self._weigh(sessions, taken)
-        return [(s, proposal) for s in sessions if (proposal := taken[s.session_id]) is not None]
+        return [
+            Taken(session, proposal, self._find_tail(session, proposal))
+            for session in sessions
+            if (proposal := taken[session.session_id]) is not None
+        ]
 
     def _weigh(
         self, sessions: Sequence[Session], others: Mapping[int, Proposal | None]
@@ -149,9 +167,29 @@ class Taking:
 
     def find_stop_gap(self, session: Session) -> Proposal | None:
         """What the target proposes itself, where that is wanted."""
-        if not self._streams.policy.has_stop_gap or not self._planner.weighs_costs:
+        if not self._may_guess:
             return None
-        found = self._stop_gap.find(session, self._offers.cap(session))
+        return self._if_valid(self._stop_gap.find(session, self._offers.cap(session)))
+
+    def _find_tail(self, session: Session, proposal: Proposal) -> Proposal | None:
+        """What the target guesses behind a draft's proposal that is shorter than may be verified.
+
+        Not where the draft has prepared for whatever may become of its own tokens, as others behind
+        them would lead past that; nor where it knows as much of what follows.
+        """
+        room = self._offers.cap(session) - len(proposal.token_ids)
+        is_whole = proposal.covers_outcomes or proposal.source in OWN_SOURCES
+        if is_whole or room < 1 or not proposal.token_ids or not self._may_guess:
+            return None
+        if proposal.source == "prompt_lookup" and self._stop_gap.only_copies_own_text:
+            return None
+        return self._if_valid(self._stop_gap.find_tail(session, proposal.token_ids, room))
+
+    @property
+    def _may_guess(self) -> bool:
+        return self._streams.policy.has_stop_gap and self._planner.weighs_costs
+
+    def _if_valid(self, found: Proposal | None) -> Proposal | None:
         # A prompt may hold ids that the model has no logits for, such as a padding token's.
         return found if found is not None and self._buffer.is_valid(found) else None
 

@@ -125,3 +125,50 @@ def test_our_policy_is_not_tested_in_vain() -> None:
 @pytest.mark.parametrize("policy", [by_drawn_token, by_best_of_all()])
 def test_faulty_rules_are_caught(policy: Policy) -> None:
     assert p_value(outputs(policy, NUM_DRAWS, seed=0)) < SIGNIFICANCE
+
+
+# Behind the drawn token the target's own guess, which and how sure follows from that token.
+GUESS = (0, 1, 2)
+SURE = (0.9, 0.35, 0.9)
+
+
+def outputs_with_tail(row: Callable[[int], np.ndarray], num_draws: int) -> np.ndarray:
+    """As `outputs`, with a tail verified by what `row` says of it; [VOCAB, VOCAB]."""
+    rng, model, batch = np.random.default_rng(0), trained(), Batch(StepLoad(1, 1, 0), 1)
+    counts = np.zeros((VOCAB, VOCAB))
+    ids = np.arange(VOCAB, dtype=np.int32)[None]
+    for _ in range(num_draws):
+        first = int(rng.choice(VOCAB, p=DRAFT_FIRST))
+        drawn = TruncatedDistributions(ids, DRAFT_FIRST[None].astype("f4"))
+        tail = Offer(request_acceptance(), "stop_gap_ngram", 1, 1.0, (SURE[first],))
+        offer = Offer(request_acceptance(), "model", 1, 1.0, drawn.largest(), tail)
+        depth = plan_depths(model.chains([offer]), batch, Even()).depths[0]
+        q = drawn.followed_by(TruncatedDistributions(ids, row(GUESS[first])[None].astype("f4")))
+        target = np.stack([TARGET_FIRST, TARGET_NEXT[first], np.full(VOCAB, 1 / VOCAB)])
+        tokens = (first, GUESS[first])
+        added = verify(target[: depth + 1], tokens[:depth], q.prefix(depth), rng).token_ids
+        second = added[1] if len(added) > 1 else int(rng.choice(VOCAB, p=TARGET_NEXT[added[0]]))
+        counts[added[0], second] += 1
+    return counts
+
+
+def test_a_guess_behind_a_drawn_token_keeps_the_distribution() -> None:
+    certain = np.eye(VOCAB)
+    assert p_value(outputs_with_tail(lambda token_id: certain[token_id], NUM_DRAWS)) > SIGNIFICANCE
+
+
+def test_a_guess_that_counts_as_drawn_is_caught() -> None:
+    drawn = DRAFT_NEXT
+    assert p_value(outputs_with_tail(lambda token_id: drawn[token_id], NUM_DRAWS)) < SIGNIFICANCE
+
+
+def test_a_tail_is_taken_where_it_is_sure_and_never_decides_on_what_stands_before() -> None:
+    model, batch = trained(), Batch(StepLoad(1, 1, 0), 1)
+    depths = {}
+    for own in (0.2, 0.9):
+        for sure in SURE:
+            tail = Offer(request_acceptance(), "stop_gap_ngram", 1, 1.0, (sure,))
+            offer = Offer(request_acceptance(), "model", 1, 1.0, (own,), tail)
+            depths[own, sure] = plan_depths(model.chains([offer]), batch, Even()).depths[0]
+    assert {depths[0.2, sure] for sure in SURE} == {0}
+    assert {depths[0.9, sure] for sure in SURE} == {1, 2}

@@ -202,3 +202,21 @@ def test_a_certain_prediction_lies_in_the_last_bin() -> None:
 def test_the_expected_error_by_hand() -> None:
     assert expected_error([10, 30], [5, 30], [8.0, 27.0]) == pytest.approx((3 + 3) / 40)
     assert expected_error([], [], []) == 0
+
+
+def test_a_tail_goes_on_where_its_offer_ends() -> None:
+    """Each token of it survives as in an offer of its own, if all before it do."""
+    model = SurvivalModel()
+    serve(model, lambda confidence, place: confidence, 100)
+    tail = Offer(request_acceptance(), "stop_gap", 3, 0.0, (0.9, 0.5, 0.5))
+    own = Offer(request_acceptance(), "model", 2, 0.0, (0.7, 0.6))
+    alone = Offer(request_acceptance(), "model", 1, 0.0, (0.3,))
+    chains = model.chains([alone, own._replace(tail=tail), own])
+    assert chains.max_depths.tolist() == [1, 5, 2]
+    first, joined, last = chains.survivals
+    apart = model.chains([tail]).survivals[0]
+    assert joined[:2] == pytest.approx(last[:2])
+    assert joined[2:] == pytest.approx(last[1] * apart)
+    assert first[0] == pytest.approx(model.chains([alone]).survivals[0, 0])
+    assert not first[1:].any()
+    assert not last[2:].any()

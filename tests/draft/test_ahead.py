@@ -219,7 +219,7 @@ def test_the_rest_of_a_continuation_that_was_never_sent_is_an_answer_too(llama_p
     """Two commits may come at once, the second of which adds what was drafted for the first."""
     target, proposal = in_flight(llama_pass.model, num_passes=2)
     branches = target.proposer._ahead._followed[1].branches.values()
-    branch = next(b for b in branches if len(b.token_ids) == 2 and not b.is_sent)
+    branch = next(b for b in branches if len(b.token_ids) == 2 and not b.num_sent)
     drafted = tuple(branch.token_ids)
     target.commit(1, *proposal.token_ids[: branch.num_accepted], branch.added)
     rate = target.proposer._ahead._rhythms.of("").verified_rate(was_ahead=False)
@@ -740,7 +740,7 @@ def test_what_has_not_left_yet_is_not_drafted_for(llama_pass: Pair) -> None:
     """The outcomes' rows follow its tokens; how long they take may not decide when it leaves."""
     target, proposal = in_flight(llama_pass.model, num_passes=2)
     branch = next(iter(target.proposer._ahead._followed[1].branches.values()))
-    assert not branch.is_sent
+    assert not branch.num_sent
     target.commit(1, *proposal.token_ids[: branch.num_accepted], branch.added)
     target.work(3)
     assert not branches_of(target)
@@ -823,6 +823,81 @@ def test_what_there_is_goes_out_before_a_commit_that_is_due(
     assert partial.token_ids == scratch_greedy(llama_pass.reference, text, num_tokens)
     target.commit(1, *outcome)
     assert target.answer(1) is None  # it has been sent
+
+
+def work_until(target: Target, clock: Clock, end_s: float) -> None:
+    """Works piece by piece up to a time on the clock, or as long as there is something to do."""
+    for _ in range(12):
+        if clock.now_s < end_s - 1e-6:
+            target.work(1)
+
+
+def sent_in_part(clock: Clock, monkeypatch: pytest.MonkeyPatch, pair: Pair) -> Target:
+    """One with continuations that have left and grew by a token since, in what may be in time."""
+    target = Target(pair.model, fan_out=8, clock=clock)
+    target.open(1, 12, GREEDY)
+    timed(target, clock, monkeypatch, 0.0)
+    for _ in range(20):  # flights of 25 ms, in which two passes end
+        target.commit(1, 9)
+        target.answer(1)
+        began_s = clock.now_s
+        work_until(target, clock, began_s + 0.02)
+        clock.now_s = began_s + 0.025
+    target.commit(1, 9)
+    target.answer(1)
+    target.ahead[1].clear()
+    return target
+
+
+def test_what_there_is_leaves_before_a_pass_that_may_be_the_last(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that comes while it runs finds a token at least; one that comes later, two."""
+    target = sent_in_part(clock, monkeypatch, llama_pass)
+    seen: list[tuple[float, int]] = []  # when so many tokens of the likeliest had left
+    began_s = clock.now_s
+    for _ in range(8):
+        target.work(1)
+        if target.ahead[1]:
+            most = max(len(proposal.token_ids) for proposal in target.ahead[1].values())
+            seen.append((round(clock.now_s - began_s, 3), most))
+    assert (0.01, 1) in seen
+    assert seen[-1] == (0.02, 2)
+    proposed = target.proposer._ahead._followed[1].flight.token_ids
+    for (position, added), proposal in target.ahead[1].items():
+        accepted = proposed[: position - len(target.texts[1]) - 1]
+        text = [*target.texts[1], *accepted, added]
+        num_tokens = len(proposal.token_ids)
+        assert proposal.token_ids == scratch_greedy(llama_pass.reference, text, num_tokens)
+
+
+def test_of_what_has_left_in_part_that_part_is_in_flight(
+    llama_pass: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = sent_in_part(clock, monkeypatch, llama_pass)
+    work_until(target, clock, clock.now_s + 0.02)  # both passes, not what leaves after them
+    left = {k: proposal for k, proposal in target.ahead[1].items() if len(proposal.token_ids) == 1}
+    branches = target.proposer._ahead._followed[1].branches
+    (position, added), proposal = next(
+        (key, left[key])
+        for key in left
+        if len(branches[key[0] - len(target.texts[1]) - 1, key[1]].token_ids) == 2
+    )
+    assert position == len(target.texts[1]) + 1
+    target.commit(1, added)
+    assert target.answer(1) is None  # it has been sent
+    target.ahead[1].clear()
+    clock.now_s += 0.001
+    target.work(4)
+    followed = target.proposer._ahead._followed[1]
+    assert followed.flight.token_ids == proposal.token_ids
+    numbers = set()
+    for num_accepted, token_id in followed.branches:
+        text = [*target.texts[1], *proposal.token_ids[:num_accepted], token_id]
+        drafted = tuple(followed.branches[num_accepted, token_id].token_ids)
+        assert drafted == scratch_greedy(llama_pass.reference, text, len(drafted))
+        numbers.add(num_accepted)
+    assert numbers == {0, 1}
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 4])

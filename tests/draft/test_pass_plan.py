@@ -53,7 +53,7 @@ def begun(fan_out: int, *sessions: Followed, most: int = 16) -> list[Choice]:
             assert isinstance(choice, Choice)
             one, probability, k, added = choice
             start = len(one.session)
-            branch = Branch(one.session, start, k, added, probability, 1, NO_MEMORY, is_sent=True)
+            branch = Branch(one.session, start, k, added, probability, 1, NO_MEMORY, is_closed=True)
             one.branches[branch.key] = branch
             choices.append(choice)
     return choices

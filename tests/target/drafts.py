@@ -119,14 +119,22 @@ class Distorted(Draft):
     """Draws from distributions of its own, which look at the last token only, and ships them.
 
     They are the target's after `prompt` and that token, flattened, times noise and cut to a few
-    tokens: like the target's in some places, far from them in others.
+    tokens: like the target's in some places, far from them in others. Only `allowed` ones are
+    drawn.
     """
 
-    def __init__(self, tiny: TinyModel, prompt: Sequence[int], lies: bool = False) -> None:
+    def __init__(
+        self,
+        tiny: TinyModel,
+        prompt: Sequence[int],
+        lies: bool = False,
+        allowed: Sequence[int] = range(VOCAB_SIZE),
+    ) -> None:
         super().__init__()
         self._rng = np.random.default_rng(0)
         self.keeps_distributions: Callable[[Followed], bool] = lambda _: True
         p = tiny.probabilities([[*prompt, token_id] for token_id in range(VOCAB_SIZE)])
+        p = np.where(np.isin(np.arange(VOCAB_SIZE), allowed), p, 0.0)
         weights = p**0.8 * self._rng.lognormal(sigma=0.8, size=p.shape)
         self._ids = np.argsort(-weights, axis=1)[:, :_SUPPORT].astype(np.int32)
         kept = np.take_along_axis(weights, self._ids, axis=1)
@@ -163,7 +171,7 @@ class Distorted(Draft):
     def _q_of(self, session: Followed, chain: NDArray[np.int64]) -> TruncatedDistributions | None:
         if session.opened.sampling.is_greedy or not self.keeps_distributions(session):
             return None
-        rows = chain[: session.depth]
+        rows = chain[:-1][: session.depth]
         return TruncatedDistributions(self._ids[rows], self._shipped[rows])
 
 
@@ -196,8 +204,14 @@ class DistortedAhead(Distorted):
     What it has sent ahead it does not propose again.
     """
 
-    def __init__(self, tiny: TinyModel, prompt: Sequence[int], fan_out: int = 4) -> None:
-        super().__init__(tiny, prompt)
+    def __init__(
+        self,
+        tiny: TinyModel,
+        prompt: Sequence[int],
+        fan_out: int = 4,
+        allowed: Sequence[int] = range(VOCAB_SIZE),
+    ) -> None:
+        super().__init__(tiny, prompt, allowed=allowed)
         self.num_foreseen = 0  # commits for which it had sent a continuation
         self._fan_out = fan_out
         self._sent: dict[int, dict[tuple[int, int], NDArray[np.int64]]] = {}
@@ -232,6 +246,13 @@ class DistortedAhead(Distorted):
         for _ in range(depth):
             chain.append(self._draw(chain[-1]))
         return np.concatenate(chain)
+
+
+class BriefAhead(DistortedAhead):
+    """Drafts one token each time."""
+
+    def _chain(self, last_token_id: int, depth: int) -> NDArray[np.int64]:  # [2]
+        return super()._chain(last_token_id, min(1, depth))
 
 
 _T = TypeVar("_T", Proposal, SessionFrame)

@@ -150,6 +150,7 @@ def specray_engine(
     model: Path,
     scheduler_cls: str = STUBBORN_SCHEDULER,
     is_trusting: bool = True,
+    ngrams: Path | None = None,
     **kwargs: Any,
 ) -> Iterator[Engine]:
     """A vLLM engine with the plug-ins, as `specray.serve.settings.plugged_in` sets them."""
@@ -160,6 +161,7 @@ def specray_engine(
         max_depth=MAX_DEPTH,
         policy=SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS),
         trust_draft_distributions=is_trusting,
+        ngrams=str(ngrams) if ngrams is not None else None,
     )
     ours = {
         "scheduler_cls": scheduler_cls,

@@ -10,15 +10,18 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
+from specray.config import TargetPluginConfig
 from specray.control.depth import DepthPlan
 from specray.control.latency import WaitTime
 from specray.control.planner import Planner
 from specray.control.survival import Offer
 from specray.target.engine_drafter import find_drafter
+from specray.target.names import CONFIG_KEY
 from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
 from specray.target.speculation import Speculation
+from specray.target.stop_gap import make_stop_gap
 from specray.types import DRAFT_SOURCES
 
 CREDULOUS = "credulous"
@@ -92,11 +95,13 @@ class StubbornScheduler(ObservedScheduler):
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        plugin = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
         speculation = Speculation(
             self._streams._buffer,
             self._streams,
             planner=StubbornPlanner(),
             patience=StubbornPatience(),
+            stop_gap=make_stop_gap(plugin),
             drafter=find_drafter(vllm_config.speculative_config, self.max_model_len),
             max_depth=vllm_config.num_speculative_tokens,
         )
@@ -124,10 +129,11 @@ class StubbornPlanner(Planner):
 
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
         depths = tuple(
-            self._random.choice((offer.max_depth, self._random.randint(0, offer.max_depth)))
-            for offer in offers
+            self._random.choice((most, self._random.randint(0, most)))
+            for most in (offer.total_depth for offer in offers)
         )
-        return DepthPlan(depths, 1.0 + sum(offer.max_depth for offer in offers), 1.0, 1.0)
+        num_expected = 1.0 + sum(offer.total_depth for offer in offers)
+        return DepthPlan(depths, num_expected, 1.0, 1.0, saved_s=1.0)
 
     def wanted_depths(
         self,

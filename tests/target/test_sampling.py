@@ -5,6 +5,7 @@ their fewer than 200 p-values must reach ALPHA. The power checks show that fault
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,15 +16,26 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from specray.draft.service import DraftService
-from specray.types import Proposal, SessionFrame
+from specray.types import Proposal, SessionFrame, Source, SourceStats, SpeculationPolicy
+from specray.wire.client import configure_blocking
+from tests.models.test_ngrams import write_ngrams
 from tests.target.distributions import (
     Filter,
     Reference,
     conditional_p_value,
     marginal_p_values,
 )
-from tests.target.drafts import Distorted, DistortedAhead, Disturbance, Disturbed
-from tests.target.engine import ROUTER, Engine, FakeRouter, Job, specray_engine, speculating
+from tests.target.drafts import BriefAhead, Distorted, DistortedAhead, Disturbance, Disturbed
+from tests.target.engine import (
+    MAX_DEPTH,
+    MAX_WAIT_MS,
+    ROUTER,
+    Engine,
+    FakeRouter,
+    Job,
+    specray_engine,
+    speculating,
+)
 from tests.target.identity import Tally, accepted_by_source, prompts
 from tests.target.plugins import CREDULOUS, STEP_ARG, STEP_S
 from tests.target.sources import DISTURBED, KINDS, Sources, followers, served
@@ -43,8 +55,14 @@ NO_DISTRIBUTIONS = 4  # the depth cap of requests whose tokens come without dist
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_folder: Path) -> Iterator[Engine]:
-    with specray_engine(tiny_folder, max_num_seqs=BATCH, num_gpu_blocks_override=300) as engine:
+def engine(
+    tiny_folder: Path, tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    p = tiny.probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
+    likeliest = {(i,): {int(row.argmax()): float(row.max())} for i, row in enumerate(p)}
+    ngrams = write_ngrams(tmp_path_factory.mktemp("ngrams"), likeliest)
+    options = {"max_num_seqs": BATCH, "num_gpu_blocks_override": 300}
+    with specray_engine(tiny_folder, ngrams=ngrams, **options) as engine:
         yield engine
 
 
@@ -196,6 +214,30 @@ def test_copies(engine: Engine, tiny: TinyModel, sources: Sources, name: str) ->
         answers, _ = run(engine, draft, params, 16 * BATCH, CREDULOUS, REPETITIVE)
     assert min(p_values(answers, Reference(tiny, REPETITIVE, FEW), PLAIN, q)) > ALPHA
     assert (accepted_by_source(engine) - before)["prompt_lookup"] > 3 * BATCH
+
+
+def test_guesses_of_the_target_behind_drawn_tokens(
+    engine: Engine, tiny: TinyModel, reference: Reference
+) -> None:
+    """What is guessed, and how far, depends on the token that was drawn before."""
+    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS)
+    configure_blocking(engine.address, replace(policy, has_stop_gap=True))
+    draft, keep = BriefAhead(tiny, PROMPT, fan_out=16), Filter(top_k=4)
+    before = counts_of(engine, "stop_gap_ngram")
+    answers, _ = run(engine, draft, sampled(keep), 16 * BATCH, batch=12, step_s=STEP_S)
+    configure_blocking(engine.address, policy)
+    assert min(p_values(answers, reference, keep, draft.dense())) > ALPHA
+    proposed, accepted = counts_of(engine, "stop_gap_ngram") - before
+    # Without a draft's token before them, the first place is the most frequent.
+    assert proposed[1] - proposed[0] > 2 * BATCH
+    assert accepted[1] > 20
+
+
+def counts_of(engine: Engine, source: Source) -> NDArray[np.int64]:  # [2, MAX_DEPTH]
+    """Tokens that were proposed, and accepted, at each place of a step."""
+    counts = engine.stats().sources.get(source, SourceStats())
+    places = (counts.proposed_per_position, counts.accepted_per_position)
+    return np.array([(*seen, *[0] * MAX_DEPTH)[:MAX_DEPTH] for seen in places])
 
 
 @pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])

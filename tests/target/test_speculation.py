@@ -1247,7 +1247,8 @@ def test_positions_are_counted_as_far_as_they_were_accepted(world: World) -> Non
     session = world.open()
     world.speculation.observe_verification(session.session_id, "model", 3, 1)
     world.speculation.observe_verification(session.session_id, "model", 2, 2)
-    world.speculation.observe_verification(99, "prompt_lookup", 1, 0)
+    world.speculation.observe_verification(session.session_id, "prompt_lookup", 1, 0)
+    world.speculation.observe_verification(99, "prompt_lookup", 1, 0)  # of nobody who is open
     sources = world.speculation.stats().sources
 
     assert sources["model"].proposed_per_position == [2, 2, 1]

@@ -96,6 +96,35 @@ def test_within_a_step_the_answer_stays_the_same_and_is_looked_for_once() -> Non
     assert stop_gap.find(growing, 2) is None
 
 
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    st.integers(0, 4),
+)
+def test_a_tail_is_what_would_be_found_if_the_tokens_before_it_were_there(
+    text: list[int], proposed: list[int], depth: int
+) -> None:
+    found = StopGap().find_tail(session(text), proposed, depth)
+    whole = StopGap().find(session([*text, *proposed]), depth)
+    assert (found is None) == (whole is None)
+    if found is not None and whole is not None:
+        assert found.token_ids == whole.token_ids
+        assert found.confidences == whole.confidences
+
+
+def test_tails_are_looked_for_in_as_few_requests_together_with_all_else() -> None:
+    stop_gap = StopGap()
+    assert (
+        sum(stop_gap.find(session([1, 2, 3, 1, 2], i), 2) is not None for i in range(10))
+        + sum(
+            stop_gap.find_tail(session([1, 2, 3, 1], i), [2], 2) is not None for i in range(10, 40)
+        )
+        == MOST_SCANS
+    )
+    stop_gap.end_step(verified=[12], gain_s=0.01)
+    assert stop_gap.find_tail(session([1, 2, 3, 1], 10), [2], 2) is not None
+
+
 def test_a_step_looks_for_a_few_requests_only_and_for_none_where_that_was_in_vain() -> None:
     stop_gap = StopGap()
     sessions = [session([1, 2, 3, 1, 2], session_id) for session_id in range(40)]

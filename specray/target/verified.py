@@ -1,0 +1,48 @@
+"""What became of the tokens that a step verified, apart for each of their sources."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from specray.control.survival import Offer
+from specray.target.session import Session
+from specray.types import Accepted, Source
+
+
+class Piece(NamedTuple):
+    """Some tokens in a row, of one source."""
+
+    offer: Offer  # its depth is how many
+    start: int  # tokens verified before them
+    accepted: Accepted  # of them; perhaps none
+    is_reached: bool  # whether all before them were accepted, so that they were tried
+
+
+def verified_pieces(
+    session: Session, source: Source, num_proposed: int, num_accepted: int
+) -> Iterator[Piece]:
+    """A proposal, and what the target put behind it if the step got there.
+
+    Args:
+        session: whose latest step that was, and who has not grown by it yet.
+        source: the proposal's.
+        num_proposed: Tokens that the step verified.
+        num_accepted: Of these.
+    """
+    start = 0
+    for offer in _offers(session, source, num_proposed):
+        num_left = num_accepted - start
+        num_own = max(0, min(num_left, offer.max_depth))
+        accepted = Accepted(len(session.token_ids) + start, num_own, offer.source)
+        yield Piece(offer, start, accepted, is_reached=num_left >= 0)
+        start += offer.max_depth
+
+
+def _offers(session: Session, source: Source, num_tokens: int) -> list[Offer]:
+    offer = session.verifying
+    if offer is None or offer.source != source:  # nobody has chosen what was verified
+        acceptance, temperature = session.acceptances[source], session.sampling.temperature
+        return [Offer(acceptance, source, num_tokens, temperature)]
+    own = offer._replace(max_depth=min(num_tokens, offer.max_depth), tail=None)
+    if offer.tail is None or num_tokens <= offer.max_depth:
+        return [own._replace(max_depth=num_tokens)]
+    return [own, offer.tail._replace(max_depth=num_tokens - offer.max_depth)]
