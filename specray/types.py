@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 StopGapSource = Literal["stop_gap", "stop_gap_shared", "stop_gap_ngram"]
-"""What a target proposes by itself when no draft's proposal is there.
+"""What a target proposes by itself when no draft's proposal is there, or behind a short one.
 
 A copy from the request's own text, one from earlier answers, or what n-grams say.
 """
@@ -326,7 +326,7 @@ class SpeculationPolicy:
     max_depth: int = 5
     max_wait_ms: float = 20.0  # longest that a step may wait for proposals that are due
     depth_rule: DepthRule = GoodputRule()
-    has_stop_gap: bool = False  # whether a target proposes by itself on a miss
+    has_stop_gap: bool = False  # whether a target guesses on a miss, and behind short proposals
 
 
 @dataclass(slots=True)

@@ -92,8 +92,9 @@ class SpeculationConfig(Settings):
         description="Where a step finds no proposal, the target may verify a copy from the "
         "request's own text instead of waiting, or of decoding one token; whichever pays. Where "
         "drafts have n-grams (`draft.ngram`), it may verify guesses from these, too, and copies "
-        "from earlier answers where they look these up (`draft.prompt_lookup.shared_tokens`). Only "
-        "with the depth policy `goodput`, which weighs that.",
+        "from earlier answers where they look these up (`draft.prompt_lookup.shared_tokens`). "
+        "Behind a draft's proposal that is shorter than may be verified it goes on the same way. "
+        "Only with the depth policy `goodput`, which weighs that.",
     )
     stall_timeout_s: float = Field(
         1.0,

@@ -47,7 +47,8 @@ class Planner:
     """Learns from steps and verifications; plans depths by a policy, and probes what it left out.
 
     No decision looks at a proposed token, only at what a draft is confident of, at rates, caps and
-    times: cutting a sampled chain because of the token that is cut would bias the output.
+    times: cutting a sampled chain because of the token that is cut would bias the output. What a
+    target guesses behind drawn tokens does depend on them, and decides on itself alone.
     """
 
     def __init__(

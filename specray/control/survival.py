@@ -38,14 +38,9 @@ class Offer(NamedTuple):
     confidences: Sequence[float] = ()  # of the tokens that are here, in [0, 1]; none: unknown
     tail: "Offer | None" = None  # of another source, behind all of its tokens; has none itself
 
-    @property
-    def total_depth(self) -> int:
-        """Its own tokens and its tail's."""
-        return self.max_depth + (self.tail.max_depth if self.tail is not None else 0)
-
 
 def at_most(offers: Sequence[Offer], depth: int) -> Sequence[Offer]:
-    """The offers, none deeper than that."""
+    """The offers, of tokens that may be asked for and so have no tails, none deeper than that."""
     if all(offer.max_depth <= depth for offer in offers):
         return offers
     return [offer._replace(max_depth=min(depth, offer.max_depth)) for offer in offers]

@@ -136,9 +136,11 @@ class DraftAhead:
         if followed is None:
             return
         self._observe_times(followed, commit)
-        num_accepted, added = len(commit.token_ids) - 1, commit.token_ids[-1]
         flight = followed.flight
-        if commit.token_ids[:-1] == flight.token_ids[:num_accepted]:
+        # A target may guess behind all that it was sent: what was added there is `more`.
+        num_accepted = min(len(commit.token_ids) - 1, len(flight.token_ids))
+        added, more = commit.token_ids[num_accepted], commit.token_ids[num_accepted + 1 :]
+        if commit.token_ids[:num_accepted] == flight.token_ids[:num_accepted]:
             self.outcomes.observe(flight, commit.token_ids, session.sampling)
             if followed.is_answered:
                 followed.rhythm.observe_verification(
@@ -148,7 +150,7 @@ class DraftAhead:
             self._release(followed)  # before anybody else has to make room
             if commit.depth > 0:
                 if chosen is not None and chosen.token_ids:
-                    self._promote(chosen, reserve)
+                    self._promote(chosen, more, reserve)
                 elif flight.token_ids[num_accepted : num_accepted + 1] == (added,):
                     self._keep_rest(followed, num_accepted + 1)
             if chosen is not None:
@@ -183,18 +185,23 @@ class DraftAhead:
         if was_ahead and not followed.is_rest:  # a rest has been there since before
             followed.rhythm.observe_continuation(is_in_time=not commit.was_late)
 
-    def _promote(self, branch: Branch, reserve: Callable[[int], bool]) -> None:
-        session, num_own = branch.session, len(branch.token_ids)
+    def _promote(self, branch: Branch, more: Sequence[int], reserve: Callable[[int], bool]) -> None:
+        """Makes a branch the session, of whose tokens the target has added some (`more`) itself."""
+        session, token_ids, start = branch.session, tuple(branch.token_ids), len(more)
+        num_own = len(token_ids)
+        num_flying = branch.num_sent or num_own  # what was drawn behind is not what is verified
+        if token_ids[:start] != tuple(more) or num_flying <= start:
+            return
         stop = branch.num_shared + num_own
         if session.num_cached != branch.num_shared or not reserve(stop):
             return
         session.states[:, :, branch.num_shared : stop] = branch.tail[:, :, :num_own]
-        token_ids, is_sent = tuple(branch.token_ids), branch.num_sent > 0
-        session.set_cached(len(session), ahead=token_ids[:-1])
-        num_flying = branch.num_sent or num_own  # what was drawn behind is not what is verified
-        candidates = branch.candidates.prefix(num_flying + 1)
-        flight = InFlight(token_ids[:num_flying], candidates, was_ahead=is_sent)
-        self._begin(session, flight, min(num_flying, num_own - 1), is_answered=is_sent)
+        num_fed = min(num_flying, num_own - 1) - start
+        session.set_cached(len(session), ahead=token_ids[start : start + num_fed])
+        candidates = branch.candidates.prefix(num_flying + 1).rest(start)
+        is_sent = branch.num_sent > 0
+        flight = InFlight(token_ids[start:num_flying], candidates, was_ahead=is_sent)
+        self._begin(session, flight, num_fed, is_answered=is_sent, is_rest=start > 0)
 
     def _keep_rest(self, followed: Followed, start: int) -> None:
         """Follows what is left, also at the target, when that has added a proposed token."""
@@ -241,9 +248,10 @@ class DraftAhead:
     def run_pass(self) -> list[Proposal] | None:
         """Computes one more token of what is prepared; what is complete is to be sent.
 
-        So is what there is of continuations that would come too late after one more pass, or are
-        not worth one. Before a pass that may be the last in time, what there is leaves in its
-        stead, for a commit comes early as often as late. Returns None if there was nothing to do.
+        Or, instead, hands out what there is: of continuations that would come too late after one
+        more pass, or are not worth one, and before a pass that may be the last in time, for a
+        commit comes early as often as late. These may come again, longer. Returns None if there
+        was nothing to do.
         """
         now_s = self._clock()
         growing, sent, least_left_s, loss = [], [], math.inf, 0.0

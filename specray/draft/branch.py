@@ -27,7 +27,7 @@ class Branch:
     depth: int  # tokens to draft
     tail: Tensor  # [layers, 2 * kv_heads, at least depth, dim]
     num_sent: int = 0  # of its tokens
-    is_closed: bool = False  # it was left as it is
+    is_closed: bool = False  # no pass adds to it any more
     token_ids: list[int] = field(default_factory=list)
     _supports: list[NDArray[np.int32]] = field(default_factory=list)
     _probabilities: list[NDArray[np.float32]] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Branch:
         self._probabilities.append(probabilities)
 
     def send(self) -> Proposal:
-        """The proposal, to be sent before its outcome has come."""
+        """The proposal so far, to be sent before its outcome has come."""
         self.num_sent = len(self.token_ids)
         is_greedy = self.session.sampling.is_greedy
         return Proposal(

@@ -50,7 +50,10 @@ class Followed:
 
     @property
     def num_to_feed(self) -> int:
-        """Tokens that are not computed yet before the flight's end, or not scored; at least 1."""
+        """Tokens before the flight's end that are not computed yet, or not scored.
+
+        At least 1 where the bonus is not known.
+        """
         num_lacking = self.stop - self.session.num_cached - self.num_fed
         return max(self.num_unscored, num_lacking)
 

@@ -78,6 +78,7 @@ class Rhythm:
         """Learns whether one whose outcome came was at the target when its step could begin.
 
         It has to leave a round trip before its commit comes here. Nobody tells how long that is.
+        One that was there in part counts as there.
         """
         change = -_LATE / (1 - _LATE) if is_in_time else 1.0
         flight_s = self._flight_s[True] or self._mean_flight_s

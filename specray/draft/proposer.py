@@ -65,7 +65,10 @@ class DraftsAhead(Protocol):
     """
 
     def take_ahead(self) -> list[Proposal]:
-        """What `work` has drafted for outcomes that are not yet known, since the last call."""
+        """What `work` has drafted for outcomes that are not yet known, since the last call.
+
+        For one outcome it may come again, longer; it then begins as before.
+        """
         ...
 
     def leave_out(self, session_id: int, outcomes: Collection[Outcome]) -> None:

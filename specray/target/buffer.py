@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from specray.config import MAX_FAN_OUT
 from specray.target.soundness import are_drawn
-from specray.types import Proposal
+from specray.types import Proposal, TruncatedDistributions
 
 _LOOKED_UP_PER_TOKEN = 5  # continuations held for each number of accepted tokens, beside a model's
 
@@ -67,12 +69,12 @@ class _Session:
 class ProposalBuffer:
     """Thread-safe: streams offer, the scheduler takes and may wait.
 
-    A proposal is looked up by session, length and last token, so whatever is late, repeated or
-    meant for another outcome of the same step is never found, and only the router that a session
-    came through may propose for it. One for a longer request stays until that is outgrown; if other
-    tokens than it assumed lead to its length and last token it is found, which costs speed at most:
-    it ships what it was drawn from. Memory is bounded by the open sessions, the depth and the
-    routers.
+    A proposal is looked up by session, length and last token, so whatever is late or meant for
+    another outcome of the same step is never found, a newer one takes the place of an older, and
+    only the router that a session came through may propose for it. One for a longer request stays
+    until that is outgrown; if other tokens than it assumed lead to its length and last token it is
+    found, which costs speed at most: it ships what it was drawn from. Memory is bounded by the open
+    sessions, the depth and the routers.
 
     A proposal that was overtaken by tokens which it proposed itself is kept for its rest. That is
     exact: given the tokens before it, the rest was drawn from what it ships, and no verification
@@ -280,21 +282,26 @@ class ProposalBuffer:
         key = (proposal.position, proposal.last_token_id)
         if not proposal.token_ids and key in session.arrivals:
             return  # nothing takes nobody's place
-        session.arrivals.pop(key, None)  # a newer one is not the oldest
-        session.arrivals[key] = Arrival(proposal, self._clock())
+        there = session.arrivals.pop(key, None)  # a newer one is not the oldest
+        at = self._clock()
+        if there is not None and _goes_on(there.proposal, proposal):
+            at = there.at  # there was something to verify since then
+        session.arrivals[key] = Arrival(proposal, at)
         if len(session.arrivals) > self._max_per_session:
             current = (session.position, session.last_token_id)
             del session.arrivals[next(k for k in session.arrivals if k != current)]
 
     def _keep_rest(self, session: _Session, proposal: Proposal, at: float) -> bool:
-        """Keeps what is left of an overtaken proposal, unless a whole one is there."""
+        """Keeps the rest of an overtaken proposal, but for one that is there and no part of it."""
         rest = session.rest_of(proposal)
         if rest is None:
             return False
         key = (rest.position, rest.last_token_id)
         there = session.arrivals.get(key)
         if there is not None and there.proposal.token_ids:
-            return False
+            if not _goes_on(there.proposal, rest):
+                return False
+            at = there.at
         session.arrivals[key] = Arrival(rest, at)
         return True
 
@@ -322,3 +329,26 @@ class ProposalBuffer:
             return False
         # Nor is not-a-number within.
         return all(0 <= confidence <= 1 for confidence in proposal.confidences)
+
+
+def _goes_on(before: Proposal, proposal: Proposal) -> bool:
+    """Whether it is one before it, which has tokens, and more.
+
+    The same tokens from other distributions are not: to prefer it then, for its tokens, would bias
+    sampled output.
+    """
+    num_before = len(before.token_ids)
+    if not 0 < num_before < len(proposal.token_ids):
+        return False
+    beginning = proposal.prefix(num_before)
+    return beginning.token_ids == before.token_ids and _are_equal(
+        beginning.distributions, before.distributions
+    )
+
+
+def _are_equal(q: TruncatedDistributions | None, other: TruncatedDistributions | None) -> bool:
+    if q is None or other is None:
+        return q is other
+    return np.array_equal(q.token_ids, other.token_ids) and np.array_equal(
+        q.probabilities, other.probabilities
+    )

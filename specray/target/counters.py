@@ -47,13 +47,15 @@ class Counters:
         session.overdue_at = None
 
     def count_verification(self, piece: Piece) -> None:
-        """Tokens that a step verified, at their places behind the request's last."""
+        """Tokens that a step verified, if it got to them, at their places among their source's."""
+        if not piece.is_reached:
+            return
         counts = self.stats.sources.setdefault(piece.offer.source, SourceStats())
         num_proposed, num_accepted = piece.offer.max_depth, piece.accepted.num_tokens
         counts.num_proposed += num_proposed
         counts.num_accepted += num_accepted
-        _count_positions(counts.proposed_per_position, piece.start, num_proposed)
-        _count_positions(counts.accepted_per_position, piece.start, num_accepted)
+        _count_positions(counts.proposed_per_position, num_proposed)
+        _count_positions(counts.accepted_per_position, num_accepted)
 
     def snapshot(self, planner: Planner, num_open_sessions: int) -> TargetStats:
         """All counters as they are now."""
@@ -87,7 +89,7 @@ def _roofline(planner: Planner) -> RooflineStats:
     return RooflineStats(*intensity, planner.hardware)
 
 
-def _count_positions(counts: list[int], start: int, depth: int) -> None:
-    counts.extend([0] * (start + depth - len(counts)))
-    for position in range(start, start + depth):
+def _count_positions(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for position in range(depth):
         counts[position] += 1

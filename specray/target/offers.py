@@ -34,7 +34,7 @@ class Offers:
         a confidence that came with them might tell which tokens were drawn.
         """
         offer = self.of_tokens(session, len(proposal.token_ids), proposal.source)
-        if tail is not None:
+        if tail is not None and offer.max_depth == len(proposal.token_ids):
             offer = offer._replace(tail=self.of_proposal(session, tail))
         q = proposal.distributions
         if q is None or not self.is_trusted(session):

@@ -15,6 +15,7 @@ from specray.errors import ProtocolError
 from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
+from specray.target.repeats import Repeats
 from specray.target.soundness import stacked
 from specray.types import (
     Commit,
@@ -83,6 +84,7 @@ class RouterStreams:
         self._arrivals = TargetStats()
         self._scores = SecretScores(buffer.vocab_size, np.random.default_rng())
         self._audits: dict[str, DistributionAudit] = {}  # outlive streams: no fresh start for liars
+        self._repeats = Repeats()
         self._lock = threading.Lock()
         self._stats_source: StatsSource | None = None
 
@@ -250,8 +252,11 @@ class RouterStreams:
     def _audit(self, router: str, proposals: Sequence[Proposal]) -> None:
         by_support: dict[int, list[Proposal]] = defaultdict(list)
         for proposal in proposals:
-            if proposal.distributions is not None and proposal.token_ids:
-                by_support[proposal.distributions.token_ids.shape[1]].append(proposal)
+            if proposal.distributions is None:
+                continue
+            new = self._repeats.new_part(proposal)
+            if new.distributions is not None and new.token_ids:
+                by_support[new.distributions.token_ids.shape[1]].append(new)
         if not by_support:
             return
         audit = self._audits.get(router)

@@ -46,7 +46,7 @@ class Session:
     is_announced: bool = False  # its router's draft has, or will have, its first tokens
     num_told: int = 0  # how many of them; it lags behind while nobody asks it for proposals
     accepted: list[Accepted] = field(default_factory=list)  # that its router has not heard of
-    verifying: Offer | None = None  # of which the running step verifies all or the first tokens
+    verifying: Offer | None = None  # of which the latest step that verified any took the first
     is_due: bool = False  # a commit asked for a proposal that has neither come nor been missed
     is_awaited: bool = False  # and the coming step is to be held back for it
     is_resumed: bool = False  # its latest commit asks for a proposal, the one before did not

@@ -3,9 +3,10 @@
 Copies from the request's own text, those from earlier answers where the deployment shares them, and
 where it has a table of n-grams, what the target usually says behind its last few tokens.
 
-Exactness. All are functions of the request's tokens and of answers that have ended, and whether
-they are looked for depends on earlier commits and on the clock; so each token counts as a point
-mass, for sampled requests too, and how many are verified never depends on what was drawn. Answers
+Exactness. All are functions of the request's tokens and of answers that have ended, behind a
+proposal also of that one's tokens, and whether they are looked for depends on earlier commits and
+on the clock; so each token counts as a point mass, for sampled requests too. How many are verified
+may depend on tokens before them, drawn ones too; whether those are verified never does. Answers
 that were drawn with a seed are not remembered: a request with the same seed draws by the same
 random numbers, to which a proposal would be tied.
 

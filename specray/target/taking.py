@@ -111,7 +111,10 @@ class Taking:
         return {i for (i, *_), (own, other) in zip(rivals, pairs, strict=True) if own < other}
 
     def _known_before(self, session: Session, proposal: Proposal) -> Offer:
-        """The proposal as far as none of its drawn tokens tells, for these decide on themselves."""
+        """The proposal as far as none of its drawn tokens tells, for these decide on themselves.
+
+        Without what the target might put behind it.
+        """
         if proposal.distributions is None:
             return self._offers.of_proposal(session, proposal)
         return self._offers.of_tokens(session, session.wanted_depth, proposal.source)

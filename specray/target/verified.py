@@ -12,7 +12,6 @@ class Piece(NamedTuple):
     """Some tokens in a row, of one source."""
 
     offer: Offer  # its depth is how many
-    start: int  # tokens verified before them
     accepted: Accepted  # of them; perhaps none
     is_reached: bool  # whether all before them were accepted, so that they were tried
 
@@ -33,7 +32,7 @@ def verified_pieces(
         num_left = num_accepted - start
         num_own = max(0, min(num_left, offer.max_depth))
         accepted = Accepted(len(session.token_ids) + start, num_own, offer.source)
-        yield Piece(offer, start, accepted, is_reached=num_left >= 0)
+        yield Piece(offer, accepted, is_reached=num_left >= 0)
         start += offer.max_depth
 
 
@@ -42,7 +41,7 @@ def _offers(session: Session, source: Source, num_tokens: int) -> list[Offer]:
     if offer is None or offer.source != source:  # nobody has chosen what was verified
         acceptance, temperature = session.acceptances[source], session.sampling.temperature
         return [Offer(acceptance, source, num_tokens, temperature)]
-    own = offer._replace(max_depth=min(num_tokens, offer.max_depth), tail=None)
     if offer.tail is None or num_tokens <= offer.max_depth:
-        return [own._replace(max_depth=num_tokens)]
-    return [own, offer.tail._replace(max_depth=num_tokens - offer.max_depth)]
+        return [offer._replace(max_depth=num_tokens, tail=None)]
+    tail = offer.tail._replace(max_depth=num_tokens - offer.max_depth)
+    return [offer._replace(tail=None), tail]

@@ -900,6 +900,41 @@ def test_of_what_has_left_in_part_that_part_is_in_flight(
     assert numbers == {0, 1}
 
 
+@pytest.mark.parametrize("num_more", [1, 2])
+def test_what_a_target_adds_behind_all_it_was_sent_leaves_the_rest_of_a_branch(
+    any_model: Pair, num_more: int
+) -> None:
+    """It guesses by itself there, as the model has; all that was drafted beyond is in flight."""
+    target, proposal = in_flight(any_model.model)
+    branches = target.proposer._ahead._followed[1].branches
+    key = next(key for key in branches if key[0] == len(proposal.token_ids))
+    drafted = tuple(branches[key].token_ids)
+    assert len(drafted) == DEPTH
+    target.ahead[1].clear()
+    target.commit(1, *proposal.token_ids, key[1], *drafted[:num_more])
+    assert target.answer(1) is None  # the target has it
+    followed = target.proposer._ahead._followed[1]
+    assert followed.flight.token_ids == drafted[num_more:]
+    target.work()
+    assert target.ahead[1]
+    for (position, added), after in target.ahead[1].items():
+        accepted = drafted[num_more:][: position - len(target.texts[1]) - 1]
+        text = [*target.texts[1], *accepted, added]
+        num_tokens = len(after.token_ids)
+        assert after.token_ids == scratch_greedy(any_model.reference, text, num_tokens)
+
+
+def test_what_a_target_adds_behind_all_it_was_sent_shows_that_all_was_right(
+    llama_pass: Pair,
+) -> None:
+    target, proposal = in_flight(llama_pass.model)
+    ahead = target.proposer._ahead
+    before = ahead.outcomes.survival_rate(GREEDY)
+    target.commit(1, *proposal.token_ids, 1, 2, 3)
+    assert ahead.outcomes.survival_rate(GREEDY) > before
+    assert target.answer(1) is not None
+
+
 @pytest.mark.parametrize("num_tokens", [0, 1, 4])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_what_others_propose_is_drafted_ahead_for(

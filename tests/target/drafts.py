@@ -249,7 +249,14 @@ class DistortedAhead(Distorted):
 
 
 class BriefAhead(DistortedAhead):
-    """Drafts one token each time."""
+    """Drafts one token each time, and counts what the target has added behind it by itself."""
+
+    num_continued = 0  # commits with accepted tokens of both
+
+    def commit(self, commit: Commit) -> None:
+        sources = [accepted.source for accepted in commit.accepted]
+        self.num_continued += sources == ["model", "stop_gap_ngram"]
+        super().commit(commit)
 
     def _chain(self, last_token_id: int, depth: int) -> NDArray[np.int64]:  # [2]
         return super()._chain(last_token_id, min(1, depth))

@@ -120,6 +120,11 @@ class StubbornScheduler(ObservedScheduler):
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
+def total_depth(offer: Offer) -> int:
+    """Its tokens, and its tail's."""
+    return offer.max_depth + (offer.tail.max_depth if offer.tail is not None else 0)
+
+
 class StubbornPlanner(Planner):
     """Wants full depth, takes a random one, and always finds waiting worthwhile."""
 
@@ -130,9 +135,9 @@ class StubbornPlanner(Planner):
     def plan(self, offers: Sequence[Offer], num_plain: int, wait_s: float = 0.0) -> DepthPlan:
         depths = tuple(
             self._random.choice((most, self._random.randint(0, most)))
-            for most in (offer.total_depth for offer in offers)
+            for most in map(total_depth, offers)
         )
-        num_expected = 1.0 + sum(offer.total_depth for offer in offers)
+        num_expected = 1.0 + sum(map(total_depth, offers))
         return DepthPlan(depths, num_expected, 1.0, 1.0, saved_s=1.0)
 
     def wanted_depths(

@@ -441,13 +441,47 @@ def test_the_rest_of_a_proposal_that_came_too_late_is_kept(buffer: ProposalBuffe
 
 def test_the_rest_of_a_proposal_that_was_not_verified_is_kept(buffer: ProposalBuffer) -> None:
     buffer.offer(proposal(token_ids=(1, 2, 3)), ROUTER)
-    buffer.offer(proposal(11, 1, (2,)), ROUTER)  # a whole one is better than a rest
+    buffer.offer(proposal(11, 1, (4,)), ROUTER)  # a whole one is better than a rest
     buffer.advance(1, 11, 1, (1,))
     whole = buffer.peek(1)
     assert whole is not None
-    assert whole.token_ids == (2,)
+    assert whole.token_ids == (4,)
     buffer.advance(1, 13, 3, (2, 3))
     assert buffer.peek(1) is None  # nothing is left
+
+
+@pytest.mark.parametrize("is_same_draw", [True, False])
+def test_a_longer_rest_takes_the_place_of_what_it_goes_on_with(
+    buffer: ProposalBuffer, is_same_draw: bool
+) -> None:
+    """Not of the same token from another distribution: what was drawn may not decide."""
+    q = rows([[1, 9], [2, 9], [3, 9]], [[0.5, 0.5], [0.6, 0.4], [0.7, 0.3]])
+    other = rows([[1, 9], [2, 9]], [[0.5, 0.5], [0.8, 0.2]])
+    part = proposal(token_ids=(1, 2), distributions=q.prefix(2) if is_same_draw else other)
+    buffer.offer(part, ROUTER)
+    buffer.advance(1, 11, 1, (1,))  # nothing was verified
+    buffer.offer(proposal(token_ids=(1, 2, 3), distributions=q), ROUTER)
+    rest = buffer.peek(1)
+    assert rest is not None
+    assert rest.token_ids == ((2, 3) if is_same_draw else (2,))
+
+
+def test_what_goes_on_with_a_part_has_been_there_since_that_came() -> None:
+    now = [1.0]
+    buffer = ProposalBuffer(vocab_size=100, max_depth=4, clock=lambda: now[0])
+    buffer.open(1, ROUTER, 10, 7)
+    buffer.offer(proposal(token_ids=(1,)), ROUTER)
+    now[0] = 2.0
+    buffer.offer(proposal(token_ids=(1, 2)), ROUTER)
+    arrival = buffer.take(1)
+    assert arrival is not None
+    assert (arrival.at, arrival.proposal.token_ids) == (1.0, (1, 2))
+    buffer.offer(proposal(token_ids=(1, 2)), ROUTER)
+    now[0] = 3.0
+    buffer.offer(proposal(token_ids=(3, 4, 5)), ROUTER)  # another
+    another = buffer.take(1)
+    assert another is not None
+    assert another.at == 3.0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from specray.draft.service import DraftService
-from specray.types import Proposal, SessionFrame, Source, SourceStats, SpeculationPolicy
+from specray.types import Proposal, SessionFrame, SpeculationPolicy
 from specray.wire.client import configure_blocking
 from tests.models.test_ngrams import write_ngrams
 from tests.target.distributions import (
@@ -221,23 +221,14 @@ def test_guesses_of_the_target_behind_drawn_tokens(
 ) -> None:
     """What is guessed, and how far, depends on the token that was drawn before."""
     policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS)
-    configure_blocking(engine.address, replace(policy, has_stop_gap=True))
     draft, keep = BriefAhead(tiny, PROMPT, fan_out=16), Filter(top_k=4)
-    before = counts_of(engine, "stop_gap_ngram")
-    answers, _ = run(engine, draft, sampled(keep), 16 * BATCH, batch=12, step_s=STEP_S)
-    configure_blocking(engine.address, policy)
+    configure_blocking(engine.address, replace(policy, has_stop_gap=True))
+    try:
+        answers, _ = run(engine, draft, sampled(keep), 16 * BATCH, batch=12, step_s=STEP_S)
+    finally:
+        configure_blocking(engine.address, policy)
     assert min(p_values(answers, reference, keep, draft.dense())) > ALPHA
-    proposed, accepted = counts_of(engine, "stop_gap_ngram") - before
-    # Without a draft's token before them, the first place is the most frequent.
-    assert proposed[1] - proposed[0] > 2 * BATCH
-    assert accepted[1] > 20
-
-
-def counts_of(engine: Engine, source: Source) -> NDArray[np.int64]:  # [2, MAX_DEPTH]
-    """Tokens that were proposed, and accepted, at each place of a step."""
-    counts = engine.stats().sources.get(source, SourceStats())
-    places = (counts.proposed_per_position, counts.accepted_per_position)
-    return np.array([(*seen, *[0] * MAX_DEPTH)[:MAX_DEPTH] for seen in places])
+    assert draft.num_continued > 20  # steps that accepted a guess behind a drawn token
 
 
 @pytest.mark.parametrize("is_disturbed", [False, True], ids=["in order", "disturbed"])

@@ -231,6 +231,23 @@ def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
     assert streams.trusts("another")
 
 
+def test_an_honest_draft_that_sends_again_what_it_has_is_trusted(buffer: ProposalBuffer) -> None:
+    """Counted each time, a token that is a little unlikely would seem all but impossible."""
+    streams = RouterStreams(buffer, SpeculationPolicy())
+    rng = np.random.default_rng(4)
+    ids = np.array([[4, 5, 6], [7, 8, 9]], np.int32)
+    q = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], np.float32)
+    for position in range(10, 210):
+        buffer.advance(1, position, 7)
+        tokens = tuple(
+            int(rng.choice(row, p=p / p.sum(dtype=float))) for row, p in zip(ids, q, strict=True)
+        )
+        whole = Proposal(1, position, 7, tokens, "model", TruncatedDistributions(ids, q))
+        for num_tokens in (1, *[2] * 40):
+            receive(streams, whole.prefix(num_tokens))
+    assert streams.trusts("r")
+
+
 def test_the_timeline_names_the_sessions_of_what_comes_and_goes(buffer: ProposalBuffer) -> None:
     timeline, peer = RecordedTimeline(), Peer("r")
     streams = RouterStreams(buffer, SpeculationPolicy(), timeline=timeline)

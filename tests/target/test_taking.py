@@ -67,8 +67,8 @@ def test_each_source_answers_for_its_own_tokens(world: World) -> None:
 
     assert model.num_proposed - before["model"].num_proposed == NUM_DRAFTED
     assert copy.num_proposed - before["stop_gap"].num_proposed == MAX_DEPTH - NUM_DRAFTED
-    assert len(model.proposed_per_position) == NUM_DRAFTED
-    assert len(copy.proposed_per_position) == MAX_DEPTH
+    assert model.proposed_per_position[0] - before["model"].proposed_per_position[0] == 1
+    assert copy.proposed_per_position[0] - before["stop_gap"].proposed_per_position[0] == 1
     (commit,) = world.streams.take_frame().commits
     assert commit.accepted == (
         Accepted(position, NUM_DRAFTED, "model"),
@@ -81,11 +81,13 @@ def test_a_tail_is_judged_only_where_a_step_gets_to_it(world: World) -> None:
     session = world.open()
     world.run(40)
     rate = session.acceptances["stop_gap"].rate(0.5)
+    num_before = world.speculation.stats().sources["stop_gap"].num_proposed
     world.quality = 0.0
     for _ in range(3):
         assert len(step(world).token_ids) > NUM_DRAFTED
     world.speculation.learn()
     assert session.acceptances["stop_gap"].rate(0.5) >= rate
+    assert world.speculation.stats().sources["stop_gap"].num_proposed == num_before
     assert session.acceptances["model"].rate(0.5) < 0.9
 
 
