@@ -173,6 +173,9 @@ class DraftAhead:
         """Frees all branches for those who need memory more; whether there were any."""
         held = [followed for followed in self._followed.values() if followed.branches]
         for followed in held:
+            sent = [branch for branch in followed.branches.values() if branch.num_sent]
+            # Drawn anew for the same commit they would contradict themselves.
+            followed.left_out |= {(branch.position, branch.added) for branch in sent}
             self._release(followed)
         return bool(held)
 
@@ -249,9 +252,9 @@ class DraftAhead:
         """Computes one more token of what is prepared; what is complete is to be sent.
 
         Or, instead, hands out what there is: of continuations that would come too late after one
-        more pass, or are not worth one, and before a pass that may be the last in time, for a
-        commit comes early as often as late. These may come again, longer. Returns None if there
-        was nothing to do.
+        more pass, or are not worth one, and before a pass that may be the last in time, as one
+        commit in four comes earlier than expected. These may come again, longer. Returns None if
+        there was nothing to do.
         """
         now_s = self._clock()
         growing, sent, least_left_s, loss = [], [], math.inf, 0.0
@@ -272,7 +275,7 @@ class DraftAhead:
             if not followed.is_complete:
                 least_left_s = min(least_left_s, left_s)
         if sent:  # at once: a pass takes long
-            self._pass.computed_for = ()
+            self._pass.skip()
             return sent
         complete = self._pass.run(growing, least_left_s, loss)
         if complete is not None:

@@ -50,6 +50,10 @@ class AheadPass:
         """How long a pass takes; 0 before anything is known."""
         return self._cost.expected_s(num_tokens)
 
+    def skip(self) -> None:
+        """No pass is run this time."""
+        self.computed_for = ()
+
     @property
     def usual_s(self) -> float:
         """How long passes take on average; 0 before anything is known."""

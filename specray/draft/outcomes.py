@@ -132,7 +132,10 @@ class OutcomeModel:
         committed: Sequence[int],
         sampling: SamplingSettings,
     ) -> None:
-        """Learns from a commit that agrees with the proposal, but for its last token."""
+        """Learns from a commit that agrees with the proposal, but for its last token.
+
+        It may go on where the proposal and one more token end; of that nothing is learnt.
+        """
         tables = self._table(sampling)
         for row, token_id in enumerate(committed[: len(flight.candidates)]):
             ids, q = flight.candidates.token_ids[row], flight.candidates.probabilities[row]

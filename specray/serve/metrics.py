@@ -165,10 +165,14 @@ class TargetMetrics:
         self._proposed = total("specray_proposed_tokens", "Draft tokens verified.", by_source)
         self._accepted = total("specray_accepted_tokens", "Draft tokens accepted.", by_source)
         self._proposed_at = total(
-            "specray_proposed_tokens_at_position", "Verified, by depth in the chain.", by_position
+            "specray_proposed_tokens_at_position",
+            "Verified, by place among the source's.",
+            by_position,
         )
         self._accepted_at = total(
-            "specray_accepted_tokens_at_position", "Accepted, by depth in the chain.", by_position
+            "specray_accepted_tokens_at_position",
+            "Accepted, by place among the source's.",
+            by_position,
         )
         self._committed = total("specray_committed_tokens", "Tokens added to requests.")
         self._request_steps = total(

@@ -292,7 +292,7 @@ class ProposalBuffer:
             del session.arrivals[next(k for k in session.arrivals if k != current)]
 
     def _keep_rest(self, session: _Session, proposal: Proposal, at: float) -> bool:
-        """Keeps the rest of an overtaken proposal, but for one that is there and no part of it."""
+        """Keeps the rest of an overtaken proposal, unless another is there than its beginning."""
         rest = session.rest_of(proposal)
         if rest is None:
             return False
@@ -332,7 +332,7 @@ class ProposalBuffer:
 
 
 def _goes_on(before: Proposal, proposal: Proposal) -> bool:
-    """Whether it is one before it, which has tokens, and more.
+    """Whether a proposal begins with all that one before it says, and says more.
 
     The same tokens from other distributions are not: to prefer it then, for its tokens, would bias
     sampled output.

@@ -84,7 +84,7 @@ class RouterStreams:
         self._arrivals = TargetStats()
         self._scores = SecretScores(buffer.vocab_size, np.random.default_rng())
         self._audits: dict[str, DistributionAudit] = {}  # outlive streams: no fresh start for liars
-        self._repeats = Repeats()
+        self._repeats: dict[str, Repeats] = {}  # likewise
         self._lock = threading.Lock()
         self._stats_source: StatsSource | None = None
 
@@ -250,22 +250,20 @@ class RouterStreams:
             )
 
     def _audit(self, router: str, proposals: Sequence[Proposal]) -> None:
+        drawn = [p for p in proposals if p.distributions is not None and p.token_ids]
+        if not drawn or not self.trusts(router):
+            return
+        if router not in self._audits:
+            self._audits[router] = DistributionAudit(self._scores)
+            self._repeats[router] = Repeats()
+        audit, repeats = self._audits[router], self._repeats[router]
         by_support: dict[int, list[Proposal]] = defaultdict(list)
-        for proposal in proposals:
-            if proposal.distributions is None:
-                continue
-            new = self._repeats.new_part(proposal)
+        for new in map(repeats.new_part, drawn):
             if new.distributions is not None and new.token_ids:
                 by_support[new.distributions.token_ids.shape[1]].append(new)
-        if not by_support:
-            return
-        audit = self._audits.get(router)
-        if audit is None:
-            audit = self._audits[router] = DistributionAudit(self._scores)
-        was_caught = audit.is_caught
         for alike in by_support.values():
             audit.observe_proposal(*stacked(alike))
-        if audit.is_caught and not was_caught:
+        if audit.is_caught:
             logger.error(
                 "tokens through router %s are not drawn from the distributions they ship; from "
                 "now on its sampled requests verify them without",

@@ -924,6 +924,69 @@ def test_what_a_target_adds_behind_all_it_was_sent_leaves_the_rest_of_a_branch(
         assert after.token_ids == scratch_greedy(any_model.reference, text, num_tokens)
 
 
+@pytest.mark.parametrize(
+    ("num_sent", "more"), [(1, 1), (1, 2), (2, 3), (3, 3)], ids=lambda number: str(number)
+)
+def test_where_a_target_has_added_all_that_it_was_sent_it_is_answered(
+    llama_pass: Pair, num_sent: int, more: int
+) -> None:
+    target, proposal = in_flight(llama_pass.model)
+    branches = target.proposer._ahead._followed[1].branches
+    key = next(key for key in branches if key[0] == len(proposal.token_ids))
+    branches[key].num_sent = num_sent
+    target.commit(1, *proposal.token_ids, key[1], *branches[key].token_ids[:more])
+    answer = target.answer(1)
+    assert answer is not None
+    num_tokens = len(answer.token_ids)
+    assert answer.token_ids == scratch_greedy(llama_pass.reference, target.texts[1], num_tokens)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize(("num_sent", "num_left"), [(2, 1), (3, 2), (0, 2)])
+def test_of_a_branch_that_a_target_has_begun_by_itself_what_was_sent_is_in_flight(
+    llama_pass: Pair, num_sent: int, num_left: int, sampling: SamplingSettings
+) -> None:
+    """Or, of one that was never sent, all: it is the answer."""
+    target, proposal = in_flight(llama_pass.model, sampling)
+    branches = target.proposer._ahead._followed[1].branches
+    key = next(key for key in branches if key[0] == len(proposal.token_ids))
+    drafted, shipped = tuple(branches[key].token_ids), branches[key].candidates
+    branches[key].num_sent = num_sent
+    target.commit(1, *proposal.token_ids, key[1], drafted[0])
+    answer = target.answer(1)
+    flight = target.proposer._ahead._followed[1].flight
+    assert flight.token_ids == drafted[1 : 1 + num_left]
+    assert (answer is not None) == (num_sent == 0)
+    if answer is not None:
+        assert answer.token_ids == flight.token_ids
+        q = answer.distributions
+        assert (q is None) == sampling.is_greedy
+        assert q is None or (q.probabilities == shipped.probabilities[1 : 1 + num_left]).all()
+
+
+def test_a_target_that_adds_something_else_is_answered(llama_pass: Pair) -> None:
+    target, proposal = in_flight(llama_pass.model)
+    branches = target.proposer._ahead._followed[1].branches
+    key = next(key for key in branches if key[0] == len(proposal.token_ids))
+    wrong = (branches[key].token_ids[0] + 1) % VOCAB_SIZE
+    target.commit(1, *proposal.token_ids, key[1], wrong)
+    answer = target.answer(1)
+    assert answer is not None
+    num_tokens = len(answer.token_ids)
+    assert answer.token_ids == scratch_greedy(llama_pass.reference, target.texts[1], num_tokens)
+
+
+def test_what_was_sent_and_then_gave_way_is_not_drawn_anew(llama_pass: Pair) -> None:
+    target, _ = in_flight(llama_pass.model)
+    sent = set(target.ahead[1])
+    assert sent
+    assert target.proposer._ahead.drop_all()
+    target.ahead[1].clear()
+    target.work()
+    assert target.ahead[1]  # others
+    assert not sent & set(target.ahead[1])
+
+
 def test_what_a_target_adds_behind_all_it_was_sent_shows_that_all_was_right(
     llama_pass: Pair,
 ) -> None:

@@ -264,11 +264,11 @@ def test_what_a_grammar_forbids_counts_as_rejected(engine: Engine) -> None:
     forbidden = Scripted()  # proposes nothing but the token 0, which ends an answer
     tally = Tally(engine)
     with FakeRouter(engine.address, forbidden):
-        engine.run(capped([Job(PROMPTS[0], params)], (3,)))
+        engine.run(capped([Job(prompt, params) for prompt in PROMPTS], (3,)))
     proposed, accepted = tally.take()
 
-    assert forbidden.num_proposed > 2
-    assert proposed - accepted > 2
+    assert forbidden.num_proposed > 2 * len(PROMPTS)
+    assert proposed - accepted > 2  # on a busy machine some come too late for their step
 
 
 @pytest.mark.parametrize("kind", STRUCTURES)

@@ -37,8 +37,9 @@ def test_of_what_comes_again_longer_only_the_rest_is_new() -> None:
         drawn(3, session_id=2),
         drawn(3, position=10),
         replace(drawn(3), last_token_id=8),
+        replace(drawn(3), commit_sent_at_ns=5),
     ],
-    ids=["drawn anew", "another session", "another length", "another token"],
+    ids=["drawn anew", "another session", "another length", "another token", "another commit"],
 )
 def test_what_goes_on_with_nothing_is_new_from_its_beginning(other: Proposal) -> None:
     repeats = Repeats()

@@ -231,6 +231,22 @@ def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
     assert streams.trusts("another")
 
 
+def test_an_honest_draft_that_draws_again_for_another_commit_is_trusted(
+    buffer: ProposalBuffer,
+) -> None:
+    """Were only those counted that differ from the draw before, the unlikely would be too many."""
+    streams = RouterStreams(buffer, SpeculationPolicy())
+    rng = np.random.default_rng(5)
+    ids, q = np.array([[4, 5]], np.int32), np.array([[0.9, 0.1]], np.float32)
+    for position in range(10, 3010):
+        buffer.advance(1, position, 7)
+        for commit in (1, 2):
+            token = int(rng.choice(ids[0], p=q[0] / q[0].sum(dtype=float)))
+            rows = TruncatedDistributions(ids, q)
+            receive(streams, Proposal(1, position, 7, (token,), "model", rows, commit))
+    assert streams.trusts("r")
+
+
 def test_an_honest_draft_that_sends_again_what_it_has_is_trusted(buffer: ProposalBuffer) -> None:
     """Counted each time, a token that is a little unlikely would seem all but impossible."""
     streams = RouterStreams(buffer, SpeculationPolicy())
