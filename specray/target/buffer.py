@@ -340,10 +340,10 @@ def _goes_on(before: Proposal, proposal: Proposal) -> bool:
     num_before = len(before.token_ids)
     if not 0 < num_before < len(proposal.token_ids):
         return False
-    beginning = proposal.prefix(num_before)
-    return beginning.token_ids == before.token_ids and _are_equal(
-        beginning.distributions, before.distributions
-    )
+    if proposal.token_ids[:num_before] != before.token_ids:
+        return False
+    q = proposal.distributions
+    return _are_equal(q.prefix(num_before) if q is not None else None, before.distributions)
 
 
 def _are_equal(q: TruncatedDistributions | None, other: TruncatedDistributions | None) -> bool:
