@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specray.draft import compiled_draw
 from specray.draft.attention import CachedRow, NewTokens
 from specray.draft.language_model import LanguageModel
-from specray.sampling.truncation import BatchSampling, Drawn, draw
+from specray.sampling.truncation import BatchSampling, draw
 from specray.types import SamplingSettings, TruncatedDistributions
 
 
@@ -51,6 +52,33 @@ class Decoder(Protocol):
         ...
 
 
+class Draw(Protocol):
+    """Draws a token for each row of a batch."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        sampling: BatchSampling,
+        support: int,
+        generator: torch.Generator,
+        names: Tensor | None,
+    ) -> Tensor:
+        """What `specray.sampling.truncation.draw` draws, all of it in one tensor.
+
+        Args:
+            logits: [rows, columns].
+            sampling: the rows' settings.
+            support: most tokens that a distribution keeps.
+            generator: source of the randomness, on the logits' device.
+            names: [columns] int64, the tokens that the columns stand for; None: themselves.
+
+        Returns:
+            [rows, 1 + 2 * support] int32: the token, its support, and the support's probabilities
+            as float32; [rows, 1] where all are greedy and no distributions are asked for.
+        """
+        ...
+
+
 class PlainDecoder:
     """A `Decoder` on any device, one operation after the other."""
 
@@ -65,6 +93,7 @@ class PlainDecoder:
         self._model = model
         self._support = support
         self._generator = generator
+        self._draw: Draw = compiled_draw.draw if model.device.type == "cpu" else draw_by_torch
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> Decoded:
@@ -81,22 +110,18 @@ class PlainDecoder:
             sampling = sampling.with_distributions()
         cache = self._model.make_cache(batch.rows)
         new = _new_tokens(batch, device)
+        names = self._model.head_token_ids
         steps: list[Tensor] = []
         for step in range(1, batch.depths[0] + 1):
             logits = self._model.next_logits(new, cache)
-            drawn = self.draw(logits, sampling.first(len(logits)))
-            steps.append(packed(drawn))
+            settings = sampling.first(len(logits))
+            drawn = self._draw(logits, settings, self._support, self._generator, names)
+            steps.append(drawn)
             if step < batch.depths[0]:
                 num_rows = sum(depth > step for depth in batch.depths)
-                new = new.followed_by(drawn.token_ids[:num_rows])
+                new = new.followed_by(drawn[:num_rows, 0])
         cache.store()
         return unpacked(steps)
-
-    def draw(self, logits: Tensor, sampling: BatchSampling) -> Drawn:
-        """A token for each row of logits [scored, columns]."""
-        drawn = draw(logits, sampling, self._support, self._generator)
-        names = self._model.head_token_ids
-        return drawn if names is None else drawn.named(names)
 
 
 def _new_tokens(batch: Batch, device: torch.device) -> NewTokens:
@@ -114,8 +139,17 @@ def _new_tokens(batch: Batch, device: torch.device) -> NewTokens:
     )
 
 
-def packed(drawn: Drawn) -> Tensor:
-    """All that was drawn in one tensor, [rows, 1 + 2 * support] int32."""
+def draw_by_torch(
+    logits: Tensor,
+    sampling: BatchSampling,
+    support: int,
+    generator: torch.Generator,
+    names: Tensor | None,
+) -> Tensor:
+    """See `Draw`; on any device."""
+    drawn = draw(logits, sampling, support, generator)
+    if names is not None:
+        drawn = drawn.named(names)
     parts = [drawn.token_ids.unsqueeze(1).int()]
     if drawn.distributions is not None:
         token_ids, probabilities = drawn.distributions

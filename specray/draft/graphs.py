@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from specray.config import ModelDraftConfig
 from specray.draft.addressed_cache import ENTRY, AddressedCache, Attend, entry
 from specray.draft.attention import NewTokens
-from specray.draft.decoding import Batch, Decoded, Decoder, PlainDecoder, unpacked
+from specray.draft.decoding import Batch, Decoded, Decoder, Draw, PlainDecoder, unpacked
 from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
 from specray.models.cuda import CudaGraphs, Recorder, Replay
@@ -36,29 +36,6 @@ _MOST_RECORDINGS = 64  # the latest used; each takes some memory of the device
 
 _SIZES = [_MOST_ROWS * size for size in (ENTRY, 1, 1, _MOST_QUERIES, _MOST_QUERIES, 2, 1, 1, 1)]
 _NUM_INPUTS = sum(_SIZES)  # int64, of all `_Inputs` together
-
-
-class Draw(Protocol):
-    """Draws a token for each row of a batch."""
-
-    def __call__(
-        self,
-        logits: Tensor,
-        sampling: BatchSampling,
-        support: int,
-        generator: torch.Generator,
-        names: Tensor | None,
-    ) -> Tensor:
-        """What `draw` draws, as `packed` lays it out.
-
-        Args:
-            logits: [rows, columns].
-            sampling: the rows' settings.
-            support: most tokens that a distribution keeps.
-            generator: source of the randomness, on the logits' device.
-            names: [columns] int64, the tokens that the columns stand for; None: themselves.
-        """
-        ...
 
 
 class _Shape(NamedTuple):
@@ -82,7 +59,7 @@ class _Inputs(NamedTuple):
 
 
 class _Recording(NamedTuple):
-    outputs: list[Tensor]  # one, see `packed`; the next replay writes there again
+    outputs: list[Tensor]  # one, see `Draw`; the next replay writes there again
     replay: Replay
 
 

@@ -18,7 +18,7 @@ def draw(
     generator: torch.Generator,
     names: Tensor | None,
 ) -> Tensor:
-    """See `specray.draft.graphs.Draw`."""
+    """See `specray.draft.decoding.Draw`."""
     num_rows, num_columns = logits.shape
     columns = max(_COLUMNS, triton.next_power_of_2(triton.cdiv(num_columns, _MOST_BLOCKS)))
     num_blocks = triton.cdiv(num_columns, columns)

@@ -132,6 +132,13 @@ def draw_from(distributions: Truncated, generator: torch.Generator) -> Tensor:
     probability p_i.
     """
     probabilities = distributions.probabilities
-    race = torch.empty_like(probabilities, dtype=torch.float64).exponential_(generator=generator)
+    num_rows, support = probabilities.shape
+    race = make_race(num_rows, support, generator)
     column = (probabilities / race).argmax(dim=1, keepdim=True)
     return distributions.token_ids.gather(1, column).squeeze(1)
+
+
+def make_race(num_rows: int, support: int, generator: torch.Generator) -> Tensor:
+    """Numbers from Exp(1), [num_rows, support] float64, on the generator's device."""
+    race = torch.empty((num_rows, support), dtype=torch.float64, device=generator.device)
+    return race.exponential_(generator=generator)

@@ -8,10 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specray.draft.decoding import packed
-from specray.sampling import truncation
-from specray.sampling.truncation import BatchSampling
-
 
 def attend(
     qkv: Tensor,
@@ -46,18 +42,6 @@ def attend(
                 weights = np.exp(scores - scores.max())
                 out[token, head] = weights / weights.sum() @ seen[kv_heads + head // group]
     return torch.from_numpy(out).flatten(1)
-
-
-def draw(
-    logits: Tensor,
-    sampling: BatchSampling,
-    support: int,
-    generator: torch.Generator,
-    names: Tensor | None,
-) -> Tensor:
-    """See `specray.draft.graphs.Draw`."""
-    drawn = truncation.draw(logits, sampling, support, generator)
-    return packed(drawn if names is None else drawn.named(names))
 
 
 def _layer(address: int, num_heads: int, room: int, dim: int, layer: int) -> NDArray[Any]:

@@ -12,14 +12,14 @@ import torch
 from scipy.stats import chi2_contingency, chisquare
 
 from specray.config import ModelDraftConfig
+from specray.draft import compiled_draw
 from specray.draft.ahead import DraftAhead
 from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.decoding import PlainDecoder
 from specray.draft.language_model import LanguageModel
 from specray.draft.model import ModelProposer
 from specray.draft.pace import Rhythm
-from specray.sampling import truncation
-from specray.sampling.truncation import BatchSampling, Truncated, truncate
+from specray.sampling.truncation import BatchSampling, make_race, truncate
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 from tests.draft.test_model import GREEDY, SAMPLED, scratch_greedy, scratch_logits
 from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, Pair
@@ -343,16 +343,14 @@ def test_branches_depend_on_no_draw_but_their_own(
     """
     numbers = torch.Generator()
 
-    def shared(distributions: Truncated, _: torch.Generator) -> torch.Tensor:
+    def shared(num_rows: int, support: int, _: torch.Generator) -> torch.Tensor:
         state = numbers.get_state()
-        race = torch.empty_like(distributions.probabilities[0], dtype=torch.float64)
-        race.exponential_(generator=numbers)
+        race = make_race(1, support, numbers)
         numbers.set_state(state)
-        columns = (distributions.probabilities / race).argmax(dim=1, keepdim=True)
-        return distributions.token_ids.gather(1, columns).squeeze(1)
+        return race.repeat(num_rows, 1)
 
     if shares:
-        monkeypatch.setattr(truncation, "draw_from", shared)
+        monkeypatch.setattr(compiled_draw, "make_race", shared)
     target = Target(llama_pass.model, fan_out=8)
     firsts: list[dict[object, int]] = []
     for session_id in range(NUM_DRAWN):

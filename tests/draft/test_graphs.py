@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from specray.config import ModelDraftConfig
 from specray.draft import graphs
 from specray.draft.attention import CachedRow
-from specray.draft.decoding import Batch, Decoder, PlainDecoder
+from specray.draft.decoding import Batch, Decoder, PlainDecoder, draw_by_torch
 from specray.draft.graphs import GraphedDecoder
 from specray.draft.llama import LlamaPass
 from specray.draft.model import ModelProposer
@@ -90,7 +90,7 @@ def graphed_decoder(
         return GraphedDecoder(model, model.attend, draw, SUPPORT, generator)
     model.attend = addressed.attend
     record = record or (recorder or Recorder()).record
-    return GraphedDecoder(model, model.attend, addressed.draw, SUPPORT, generator, record)
+    return GraphedDecoder(model, model.attend, draw_by_torch, SUPPORT, generator, record)
 
 
 class Row(NamedTuple):

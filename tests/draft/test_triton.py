@@ -11,9 +11,8 @@ from torch.nn.functional import silu
 
 from specray.draft.addressed_cache import AddressedCache
 from specray.draft.attention import CachedRow, NewTokens
-from specray.draft.decoding import packed, unpacked
+from specray.draft.decoding import draw_by_torch, unpacked
 from specray.draft.llama_layer import Norm, RmsNorm, Rotation
-from specray.sampling import truncation
 from specray.sampling.truncation import BatchSampling
 from specray.types import SamplingSettings
 from tests.draft import addressed
@@ -137,7 +136,7 @@ def test_draws(num_columns: int, support: int, *, is_named: bool) -> None:
         BatchSampling.of(rows[:1] * len(rows), logits.device),  # greedy, without distributions
     ):
         drawn = []
-        for draw in (triton_draw.draw, addressed.draw):
+        for draw in (triton_draw.draw, draw_by_torch):
             generator = torch.Generator(DEVICE).manual_seed(3)
             drawn.append(unpacked([draw(logits, sampling, support, generator, names)]))
         ours, theirs = drawn
@@ -172,5 +171,5 @@ def test_draws_take_the_first_of_the_likeliest() -> None:
     drawn = unpacked([triton_draw.draw(logits, sampling, 8, torch.Generator(DEVICE), None)])
     assert drawn.token_ids[0] == 1100
     assert drawn.supports[0, 0].tolist() == list(range(1100, 1108))
-    reference = truncation.draw(logits, sampling, 8, torch.Generator(DEVICE))
-    assert unpacked([packed(reference)]).token_ids[0] == 1100
+    reference = draw_by_torch(logits, sampling, 8, torch.Generator(DEVICE), None)
+    assert unpacked([reference]).token_ids[0] == 1100
