@@ -41,14 +41,14 @@ class Generator:
         self._draft = load_causal_lm(draft) if method == "assisted" and draft is not None else None
 
     def answer(
-        self, prompt: str, temperature: float, num_tokens: int, seed: int, depth: int | None
+        self, prompt: str, temperature: float, max_tokens: int, seed: int, depth: int | None
     ) -> Answer:
-        """Answers a user's message in exactly `num_tokens` tokens.
+        """Answers a user's message.
 
         Args:
             prompt: the message.
             temperature: 0 is greedy.
-            num_tokens: the end of the text is ignored.
+            max_tokens: if the model does not end the answer before.
             seed: of what is drawn.
             depth: most tokens drafted at once. An assistant may stop earlier, when it is unsure.
         """
@@ -60,8 +60,7 @@ class Generator:
         inputs = inputs.to(self._model.device)
         written = self._model.generate(
             **inputs,
-            max_new_tokens=num_tokens,
-            min_new_tokens=num_tokens,
+            max_new_tokens=max_tokens,
             pad_token_id=self._tokenizer.eos_token_id,
             **_sampling(temperature),
             **self._speculation(depth),

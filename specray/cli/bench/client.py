@@ -1,4 +1,4 @@
-"""Streams answers of a fixed length from an OpenAI-compatible service, counting their tokens."""
+"""Streams answers from an OpenAI-compatible service, counting their tokens."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,13 +16,14 @@ _QUOTE_CHARS = 300  # of what the service said, in a message
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat completion of exactly `max_tokens` tokens."""
+    """One chat completion, until the model ends it or `max_tokens` are there."""
 
     prompt: str
     temperature: float
     max_tokens: int
     seed: int
     max_depth: int | None = None  # None leaves the depth to the service
+    ignore_eos: bool = False  # exactly `max_tokens`, whatever the model says
 
 
 class Endpoint:
@@ -73,10 +74,10 @@ class Endpoint:
                     if so_far > num_tokens:
                         hear(so_far - num_tokens)
                         num_tokens = so_far
-        if num_tokens < request.max_tokens:
+        if request.ignore_eos and num_tokens < request.max_tokens:
             raise StartupError(
                 f"{url} ended an answer after {num_tokens} of {request.max_tokens} tokens; "
-                "answers must be equally long, so it has to support `ignore_eos`"
+                "here lengths are given, so it has to support `ignore_eos`"
             )
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Endpoint:
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
-            "ignore_eos": True,  # equal lengths, whatever the answer
+            "ignore_eos": request.ignore_eos,
             "stream": True,
             # A chunk may hold several tokens: only the service knows how many it has sent.
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},

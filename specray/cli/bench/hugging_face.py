@@ -2,7 +2,7 @@
 
     python -m specray.cli.bench.hugging_face METHOD TARGET [DRAFT]
 
-says `{"ready": true}`, then answers each `{"prompt": ..., "temperature": ..., "num_tokens": ...,
+says `{"ready": true}`, then answers each `{"prompt": ..., "temperature": ..., "max_tokens": ...,
 "seed": ..., "depth": ...}` with `{"num_tokens": ..., "duration_s": ...}`.
 """
 
@@ -41,7 +41,7 @@ class Generation:
                 {
                     "prompt": request.prompt,
                     "temperature": request.temperature,
-                    "num_tokens": request.max_tokens,
+                    "max_tokens": request.max_tokens,
                     "seed": request.seed,
                     "depth": depth,
                 }

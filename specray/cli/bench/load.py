@@ -55,12 +55,11 @@ class TokenWindow:
 def make_queues(
     cell: Cell,
     prompts: Sequence[str],
-    round_index: int,
+    first: int,
     max_tokens: int,
     max_depth: int | None = None,
 ) -> list[Iterator[Request]]:
-    """For each worker of a cell its endless requests: the same for all systems of a round."""
-    first = round_index * cell.concurrency
+    """For each worker of a cell its endless requests, from the prompt number `first` on."""
 
     def queue(worker: int) -> Iterator[Request]:
         for turn in count():

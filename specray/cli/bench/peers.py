@@ -56,9 +56,9 @@ def make_plan(
     )
     search = make_search(cells)
     if is_quick:
-        rounds = Plan(cells, num_rounds or 1, num_answers=1, ramp_s=2.0, window_s=6.0)
+        rounds = Plan(cells, num_rounds or 1, num_answers=2, ramp_s=2.0, window_s=6.0)
         return PeersPlan(search, rounds, depths=(1, 2, 4))
-    rounds = Plan(cells, num_rounds or 3, num_answers=1, ramp_s=2.0, window_s=10.0)
+    rounds = Plan(cells, num_rounds or 3, num_answers=2, ramp_s=2.0, window_s=10.0)
     return PeersPlan(search, rounds, depths=(1, 2, 3, 5))
 
 

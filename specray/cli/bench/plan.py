@@ -8,6 +8,7 @@ from specray.cli.bench.workloads import WORKLOADS
 
 System = Literal["off", "specray"]
 CONCURRENCIES = (1, 8)
+_MEAN_LENGTH = 0.75  # of `max_tokens`; answers end where the model ends them
 _SLOW_TOKENS_PER_S = 18.0  # one request without speculation, two cores, a model of 135M in float32
 
 
@@ -29,7 +30,11 @@ class Plan:
     num_answers: int  # timed whole, of a cell with one answer in flight
     ramp_s: float  # of other cells: load without counting, at least, while batches fill
     window_s: float  # of other cells: the time in which tokens count
-    max_tokens: int = 160  # per answer; the end of the text is ignored
+    max_tokens: int = 160  # per answer; most of some kinds end before
+
+    def first_prompt(self, cell: Cell, round_index: int) -> int:
+        """The number of the prompt that a round of a cell begins with: the same for all systems."""
+        return round_index * (self.num_answers if cell.concurrency == 1 else cell.concurrency)
 
     @property
     def num_measurements(self) -> int:
@@ -44,7 +49,7 @@ class Plan:
     def expected_cell_s(self, cell: Cell) -> float:
         """What one measurement of a cell takes, on a machine like the slowest that we know."""
         if cell.concurrency == 1:
-            return self.num_answers * self.max_tokens / _SLOW_TOKENS_PER_S
+            return self.num_answers * _MEAN_LENGTH * self.max_tokens / _SLOW_TOKENS_PER_S
         return self.ramp_s + self.window_s
 
 
@@ -65,7 +70,7 @@ def make_plan(
         for concurrency in CONCURRENCIES
     )
     if is_quick:
-        return Plan(cells, num_rounds or 2, num_answers=1, ramp_s=2.0, window_s=6.0)
+        return Plan(cells, num_rounds or 2, num_answers=2, ramp_s=1.5, window_s=5.0, max_tokens=120)
     return Plan(cells, num_rounds or 5, num_answers=3, ramp_s=3.0, window_s=20.0)
 
 

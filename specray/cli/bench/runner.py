@@ -51,7 +51,8 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
         started = clock()
         for done, (index, cell, system) in enumerate(_measurements(plan), start=1):
             max_depth = 0 if system == "off" else None
-            queues = make_queues(cell, prompts[cell.workload], index, plan.max_tokens, max_depth)
+            first = plan.first_prompt(cell, index)
+            queues = make_queues(cell, prompts[cell.workload], first, plan.max_tokens, max_depth)
             speed = await measure_speed(endpoint, queues, plan)
             rounds[index][cell, system] = speed
             left_s = (clock() - started) * (plan.num_measurements - done) / done

@@ -141,7 +141,8 @@ class GenerateSystem:
             )
             for cell in cells:
                 prompts = load_prompts(cell.workload)
-                (queue,) = make_queues(cell, prompts, round_index, plan.max_tokens)
+                first = plan.first_prompt(cell, round_index)
+                (queue,) = make_queues(cell, prompts, first, plan.max_tokens)
                 speeds[cell] = generation.time_answers(
                     islice(queue, plan.num_answers), setting.depth
                 )
@@ -181,7 +182,8 @@ async def measure_cells(
             await warm_up(endpoint, load_prompts(MIXED))
         for cell in cells:
             prompts = load_prompts(cell.workload)
-            queues = make_queues(cell, prompts, round_index, plan.max_tokens, max_depth)
+            first = plan.first_prompt(cell, round_index)
+            queues = make_queues(cell, prompts, first, plan.max_tokens, max_depth)
             speeds[cell] = await measure_speed(endpoint, queues, plan)
             tell(describe(cell, speeds[cell]))
     finally:

@@ -1,5 +1,6 @@
 import asyncio
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_usage_is_asked_for_with_every_chunk() -> None:
     (body,) = fake.bodies
     assert body["stream"] is True
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    assert (body["ignore_eos"], body["max_tokens"], body["model"]) == (True, 7, "fake-model")
+    assert (body["ignore_eos"], body["max_tokens"], body["model"]) == (False, 7, "fake-model")
 
 
 def test_a_service_without_continuous_usage_is_refused() -> None:
@@ -54,12 +55,15 @@ def test_an_error_in_the_middle_of_an_answer_is_reported() -> None:
         run_virtual(stream(FakeOpenAI(alter=alter)))
 
 
-def test_a_short_answer_is_reported() -> None:
+def test_a_model_ends_its_answer_unless_the_length_is_given() -> None:
     def alter(chunk: dict[str, Any]) -> None:
         chunk["usage"]["completion_tokens"] = min(chunk["usage"]["completion_tokens"], 4)
 
+    fake = FakeOpenAI(alter=alter)
+    assert sum(run_virtual(stream(fake))) == 4
     with pytest.raises(StartupError, match="4 of 7 tokens"):
-        run_virtual(stream(FakeOpenAI(alter=alter)))
+        run_virtual(stream(fake, replace(REQUEST, ignore_eos=True)))
+    assert fake.bodies[-1]["ignore_eos"] is True
 
 
 def test_a_refusal_is_reported_with_its_status() -> None:

@@ -14,8 +14,8 @@ for line in sys.stdin:
     question = json.loads(line)
     if question["prompt"] == "die":
         sys.exit("out of memory")
-    seconds = question["num_tokens"] / (question["depth"] or 1) + question["temperature"]
-    print(json.dumps({"num_tokens": question["num_tokens"], "duration_s": seconds}), flush=True)
+    seconds = question["max_tokens"] / (question["depth"] or 1) + question["temperature"]
+    print(json.dumps({"num_tokens": question["max_tokens"], "duration_s": seconds}), flush=True)
 """
 COMMAND = [sys.executable, "-c", FAKE]
 REQUEST = Request("Why?", temperature=0.0, max_tokens=12, seed=3)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from specray.cli.bench.plan import make_plan, order
+from specray.cli.bench.plan import Cell, make_plan, order
 
 
 def test_the_quick_plan_fits_into_five_minutes() -> None:
@@ -37,3 +37,10 @@ def test_another_number_of_rounds_changes_nothing_else() -> None:
 
 def test_systems_take_turns_in_going_first() -> None:
     assert [order(index)[0] for index in range(3)] == ["off", "specray", "off"]
+
+
+def test_each_round_goes_on_with_other_prompts() -> None:
+    plan = make_plan(is_quick=True)
+
+    assert plan.first_prompt(Cell("chat", 1, 0.0), 1) == plan.num_answers
+    assert plan.first_prompt(Cell("chat", 8, 0.0), 1) == 8

@@ -22,7 +22,7 @@ def test_the_file_holds_meta_plan_and_rows(tmp_path: Path) -> None:
     assert set(content) == {"meta", "plan", "rows"}
     assert set(content["meta"]) == {"commit", "machine", "date", "command"}
     assert content["meta"]["command"] == "specray bench --quick"
-    assert content["plan"]["window_s"] == 6.0
+    assert content["plan"]["window_s"] == 5.0
     assert content["rows"][1]["system"] == "specray"
     assert content["rows"][1]["ratio_to_off"] == 2.346
 

@@ -93,7 +93,7 @@ import json, sys
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    answer = {"num_tokens": asked["num_tokens"], "duration_s": asked["num_tokens"] / asked["depth"]}
+    answer = {"num_tokens": asked["max_tokens"], "duration_s": asked["max_tokens"] / asked["depth"]}
     print(json.dumps(answer), flush=True)
 """
 

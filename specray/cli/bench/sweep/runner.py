@@ -144,6 +144,6 @@ def _requests(
     cap = 0 if system == "off" else None
     lengths = load.lengths(round_index, plan.mean_tokens)
     return [
-        Request(prompt, 0.0, length, seed, cap)
+        Request(prompt, 0.0, length, seed, cap, ignore_eos=True)
         for seed, (prompt, length) in enumerate(zip(cycle(mixed), lengths, strict=False))
     ]
