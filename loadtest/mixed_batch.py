@@ -79,7 +79,9 @@ def workers(max_depth: int | None, round_index: int) -> list[Iterator[Request]]:
         for turn in count(round_index * AT_ONCE + worker, AT_ONCE):
             is_copy = worker % 2 == 0
             prompt = _COPY + texts[turn % len(texts)] if is_copy else chat[turn % len(chat)]
-            yield Request(prompt, 0.0 if is_copy else 1.0, 120, turn, max_depth)
+            temperature = 0.0 if is_copy else 1.0
+            # Of one length, so that half of the answers are copies at any time.
+            yield Request(prompt, temperature, 120, turn, max_depth, ignore_eos=True)
 
     return [queue(worker) for worker in range(AT_ONCE)]
 

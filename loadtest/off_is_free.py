@@ -145,7 +145,8 @@ async def _cell(
         # There and back again: a machine that drifts favours none.
         for which in (*range(len(asked)), *reversed(range(len(asked)))):
             endpoint, depth = asked[which]
-            queues = make_queues(cell, prompts, index, plan.max_tokens, depth)
+            first = plan.first_prompt(cell, index)
+            queues = make_queues(cell, prompts, first, plan.max_tokens, depth, ignore_eos=True)
             speeds[which].append(round(await measure_speed(endpoint, queues, plan), 2))
         rounds.append({"tokens_per_s": speeds, "ratios": ratios(names, speeds)})
         print(f"{at_once} at once, round {index + 1}: {rounds[-1]}", flush=True)

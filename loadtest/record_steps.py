@@ -217,7 +217,8 @@ async def work(
     while time.monotonic() < ends:
         turn = next(turns)
         temperature, max_tokens = temperatures[turn % len(temperatures)], 24 + 8 * (turn % 5)
-        request = Request(prompts[7 * turn % len(prompts)], temperature, max_tokens, seed=turn)
+        prompt = prompts[7 * turn % len(prompts)]
+        request = Request(prompt, temperature, max_tokens, seed=turn, ignore_eos=True)
         await endpoint.complete(request, lambda _: None)
 
 

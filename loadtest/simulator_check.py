@@ -208,7 +208,8 @@ async def measure_cell(
 
     def requests() -> Iterator[Request]:
         for seed, one in enumerate(known[: NUM_REQUESTS[num_at_once]]):
-            yield Request(one.text, 0.0, len(one.answer.answer), seed, max_depth)
+            length = len(one.answer.answer)
+            yield Request(one.text, 0.0, length, seed, max_depth, ignore_eos=True)
 
     async def work(queue: Iterator[Request]) -> None:
         nonlocal num_tokens

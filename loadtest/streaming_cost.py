@@ -94,7 +94,8 @@ async def measure(
                 chunks.append(num_tokens)
 
             number = next(numbers)
-            request = Request(prompts[number % len(prompts)], 0.0, MAX_TOKENS, number, depth)
+            prompt = prompts[number % len(prompts)]
+            request = Request(prompt, 0.0, MAX_TOKENS, number, depth, ignore_eos=True)
             await endpoint.complete(request, hear)
             firsts.append(arrivals[0] - began)
 

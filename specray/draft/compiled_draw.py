@@ -28,8 +28,11 @@ def draw(
 ) -> Tensor:
     """See `specray.draft.decoding.Draw`."""
     num_rows, num_columns = logits.shape
-    support = min(support, num_columns) if sampling.has_sampled else 1
-    race = make_race(num_rows, support, generator)
+    if sampling.has_sampled:
+        support = min(support, num_columns)
+        race = make_race(num_rows, support, generator)
+    else:
+        support, race = 1, torch.ones((num_rows, 1), dtype=torch.float64)
     out = torch.empty((num_rows, 1 + 2 * support), dtype=torch.int32)
     _draw(
         logits.float().contiguous().numpy(),
@@ -63,7 +66,10 @@ def _draw(
         _keep_likeliest(logits[r], columns[r], probabilities[r])
         given = temperatures[r]
         temperature = given if given > 0 else float32(1)
-        _filter(logits[r], probabilities[r], temperature, top_ks[r], top_ps[r])
+        if support > 1:
+            _filter(logits[r], probabilities[r], temperature, top_ks[r], top_ps[r])
+        else:
+            probabilities[r, 0] = 1
         drawn = _first(probabilities[r], race[r]) if given > 0 else 0
         for rank in range(support):
             if rank == 0 or probabilities[r, rank] > 0:

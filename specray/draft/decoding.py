@@ -119,7 +119,7 @@ class PlainDecoder:
             steps.append(drawn)
             if step < batch.depths[0]:
                 num_rows = sum(depth > step for depth in batch.depths)
-                new = new.followed_by(drawn[:num_rows, 0])
+                new = new.followed_by(drawn[:num_rows, 0].long())
         cache.store()
         return unpacked(steps)
 

@@ -95,7 +95,7 @@ def _draw(
     HAS_DISTRIBUTIONS: tl.constexpr,
     HAS_NAMES: tl.constexpr,
 ):
-    """A row's distribution, a token of it, and that in the place of `packed`."""
+    """A row's distribution, a token of it, all laid out as `Draw` says."""
     row = tl.program_id(0).to(tl.int64)
     first = row * num_blocks
     at = tl.arange(0, BLOCKS * KEPT)

@@ -35,8 +35,11 @@ class FakeOpenAI(httpx.AsyncBaseTransport):
         self.most_open = max(self.most_open, self.num_open)
         return httpx.Response(200, stream=_Answer(self, self.bodies[-1]), request=request)
 
-    def chunk(self, num_tokens: int) -> bytes:
-        chunk = {"choices": [{"delta": {}}], "usage": {"completion_tokens": num_tokens}}
+    def chunk(self, num_tokens: int, finish_reason: str | None = None) -> bytes:
+        chunk = {
+            "choices": [{"delta": {}, "finish_reason": finish_reason}],
+            "usage": {"completion_tokens": num_tokens},
+        }
         self.alter(chunk)
         return f"data: {json.dumps(chunk)}\n\n".encode()
 
@@ -51,7 +54,8 @@ class _Answer(httpx.AsyncByteStream):
         yield self._fake.chunk(0)  # the role
         for num_tokens in range(self._step, self._max_tokens + self._step, self._step):
             await asyncio.sleep(self._fake.chunk_every_s)
-            yield self._fake.chunk(min(num_tokens, self._max_tokens))
+            is_last = num_tokens >= self._max_tokens
+            yield self._fake.chunk(min(num_tokens, self._max_tokens), "length" if is_last else None)
         yield self._fake.chunk(self._max_tokens)  # the whole answer's usage
         yield b"data: [DONE]\n\n"
 

@@ -24,11 +24,9 @@ ROWS = [
 ]
 
 
-def compiled(
-    logits: torch.Tensor, rows: list[SamplingSettings], support: int, seed: int = 0
-) -> Decoded:
+def compiled(logits: torch.Tensor, rows: list[SamplingSettings], support: int) -> Decoded:
     sampling = BatchSampling.of(rows, CPU)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     return unpacked([compiled_draw.draw(logits, sampling, support, generator, None)])
 
 
@@ -62,6 +60,24 @@ def test_logits_of_16_bits_are_drawn_from_as_wide_ones() -> None:
     assert ours.probabilities.tolist() == wide.probabilities.tolist()
 
 
+def test_rows_need_not_lie_side_by_side() -> None:
+    logits = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    ours, copied = (compiled(x, [GREEDY, SAMPLED], 8) for x in (logits.T, logits.T.contiguous()))
+    assert ours.supports.tolist() == copied.supports.tolist()
+    assert ours.token_ids.tolist() == copied.token_ids.tolist()
+
+
+def test_the_random_numbers_go_on_as_pytorchs() -> None:
+    """So that which of them draws changes nothing of what is drawn later."""
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+    for rows in ([GREEDY, GREEDY], [GREEDY, SAMPLED]):
+        generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+        for draw, generator in zip((compiled_draw.draw, draw_by_torch), generators, strict=True):
+            draw(logits, BatchSampling.of(rows, CPU), 8, generator, None)
+        ours, theirs = (torch.rand(1, generator=generator) for generator in generators)
+        assert ours == theirs
+
+
 def test_the_first_of_equals_is_kept_first() -> None:
     logits = torch.zeros(2, 2500)
     logits[:, 1100:2200] = 1.0
@@ -92,8 +108,14 @@ def test_a_broken_drafts_logits_harm_nobody_else() -> None:
     """A draft that computes NaN, or rules out everything, still names tokens of its vocabulary."""
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
     expected = compiled(logits, [SAMPLED] * 3, 8)
-    for broken in (float("nan"), float("-inf"), float("inf")):
-        logits[1] = broken
+    nan, infinite = float("nan"), float("inf")
+    for columns, broken in [
+        (slice(None), nan),
+        (slice(7, 8), nan),
+        (slice(None), -infinite),
+        (slice(None), infinite),
+    ]:
+        logits[1, columns] = broken
         drawn = compiled(logits, [SAMPLED] * 3, 8)
         assert ((drawn.supports >= 0) & (drawn.supports < 300)).all()
         assert ((drawn.token_ids >= 0) & (drawn.token_ids < 300)).all()

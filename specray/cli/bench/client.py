@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -23,7 +23,7 @@ class Request:
     max_tokens: int
     seed: int
     max_depth: int | None = None  # None leaves the depth to the service
-    ignore_eos: bool = False  # exactly `max_tokens`, whatever the model says
+    ignore_eos: bool = field(kw_only=True)  # exactly `max_tokens`, whatever the model says
 
 
 class Endpoint:
@@ -63,17 +63,22 @@ class Endpoint:
             hear: gets the number of new tokens whenever a chunk arrives.
         """
         url = f"{self._url}/chat/completions"
-        num_tokens = 0
+        num_tokens, has_ended = 0, False
         with _failures_of(url):
             async with self._http.stream("POST", url, json=self._body(request)) as response:
                 if response.is_error:
                     await response.aread()
                 response.raise_for_status()
                 async for line in response.aiter_lines():
-                    so_far = _count_so_far(line, num_tokens)
-                    if so_far > num_tokens:
-                        hear(so_far - num_tokens)
-                        num_tokens = so_far
+                    chunk = _read_chunk(line)
+                    if chunk is None:
+                        continue
+                    if chunk.num_tokens > num_tokens:
+                        hear(chunk.num_tokens - num_tokens)
+                        num_tokens = chunk.num_tokens
+                    has_ended = has_ended or chunk.is_last
+        if not (num_tokens and has_ended):
+            raise StartupError(f"{url} broke off an answer after {num_tokens} tokens")
         if request.ignore_eos and num_tokens < request.max_tokens:
             raise StartupError(
                 f"{url} ended an answer after {num_tokens} of {request.max_tokens} tokens; "
@@ -97,12 +102,18 @@ class Endpoint:
         return body
 
 
-def _count_so_far(line: str, known: int) -> int:
-    """The answer's tokens up to this line of the event stream; `known` if it has no chunk."""
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    num_tokens: int  # of the answer so far
+    is_last: bool  # of those with text: the model has ended it, or its length is reached
+
+
+def _read_chunk(line: str) -> _Chunk | None:
+    """A line of the event stream, if it has a chunk of the answer."""
     field, _, data = line.partition(":")
     data = data.strip()
     if field != "data" or data == "[DONE]":
-        return known
+        return None
     chunk = json.loads(data)
     if "error" in chunk:
         raise StartupError(f"the service broke off an answer: {data[:_QUOTE_CHARS]}")
@@ -111,7 +122,10 @@ def _count_so_far(line: str, known: int) -> int:
             "a chunk has no `usage`: the service has to support `continuous_usage_stats`; "
             f"it sent {data[:_QUOTE_CHARS]}"
         )
-    return int(chunk["usage"]["completion_tokens"])
+    ends = [choice.get("finish_reason") for choice in chunk["choices"]]
+    return _Chunk(
+        int(chunk["usage"]["completion_tokens"]), any(end in ("stop", "length") for end in ends)
+    )
 
 
 @contextmanager

@@ -58,14 +58,27 @@ def make_queues(
     first: int,
     max_tokens: int,
     max_depth: int | None = None,
+    *,
+    ignore_eos: bool = False,
 ) -> list[Iterator[Request]]:
-    """For each worker of a cell its endless requests, from the prompt number `first` on."""
+    """For each worker of a cell its endless requests, from the prompt number `first` on.
+
+    Together they ask one prompt after the other, and come back to one once all have been asked.
+    """
 
     def queue(worker: int) -> Iterator[Request]:
         for turn in count():
-            prompt = prompts[(first + worker + turn) % len(prompts)]
-            seed = worker + turn * cell.concurrency  # no two answers of a window draw alike
-            yield Request(prompt, cell.temperature, max_tokens, seed, max_depth)
+            number = worker + turn * cell.concurrency
+            prompt = prompts[(first + number) % len(prompts)]
+            # No two answers of a window draw alike.
+            yield Request(
+                prompt,
+                cell.temperature,
+                max_tokens,
+                seed=number,
+                max_depth=max_depth,
+                ignore_eos=ignore_eos,
+            )
 
     return [queue(worker) for worker in range(cell.concurrency)]
 

@@ -8,7 +8,7 @@ from specray.cli.bench.workloads import WORKLOADS
 
 System = Literal["off", "specray"]
 CONCURRENCIES = (1, 8)
-_MEAN_LENGTH = 0.75  # of `max_tokens`; answers end where the model ends them
+_MEAN_LENGTH = 0.75  # of `max_tokens`, a guess: answers end where the model ends them
 _SLOW_TOKENS_PER_S = 18.0  # one request without speculation, two cores, a model of 135M in float32
 
 
@@ -56,7 +56,7 @@ class Plan:
 def make_plan(
     *, is_quick: bool, temperatures: Sequence[float] = (), num_rounds: int | None = None
 ) -> Plan:
-    """The quick plan takes some 200 s, to fit into five minutes; the full one 48 minutes.
+    """The quick plan takes some 200 s, to fit into five minutes; the full one 43 minutes.
 
     Args:
         is_quick: which of them.

@@ -104,5 +104,8 @@ def _progress(
 
 async def warm_up(endpoint: Endpoint, prompts: Sequence[str]) -> None:
     """Sends every prompt once: code paths are warm, and prefixes cached for all systems alike."""
-    queue = (Request(prompt, 0.0, WARM_UP_TOKENS, seed) for seed, prompt in enumerate(prompts))
+    queue = (
+        Request(prompt, 0.0, WARM_UP_TOKENS, seed, ignore_eos=False)
+        for seed, prompt in enumerate(prompts)
+    )
     await run_workers(endpoint, [queue] * WARM_UP_CONCURRENCY, lambda _: None)

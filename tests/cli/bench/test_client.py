@@ -9,7 +9,7 @@ from specray.cli.bench.client import Endpoint, Request
 from specray.errors import StartupError
 from tests.cli.fake_openai import FakeOpenAI, run_virtual
 
-REQUEST = Request("Why?", temperature=0.0, max_tokens=7, seed=3)
+REQUEST = Request("Why?", temperature=0.0, max_tokens=7, seed=3, ignore_eos=False)
 
 
 async def stream(fake: FakeOpenAI, request: Request = REQUEST) -> list[int]:
@@ -64,6 +64,19 @@ def test_a_model_ends_its_answer_unless_the_length_is_given() -> None:
     with pytest.raises(StartupError, match="4 of 7 tokens"):
         run_virtual(stream(fake, replace(REQUEST, ignore_eos=True)))
     assert fake.bodies[-1]["ignore_eos"] is True
+
+
+@pytest.mark.parametrize(("num_tokens", "finish_reason"), [(4, None), (4, "abort"), (0, "stop")])
+def test_an_answer_that_is_broken_off_is_no_short_one(
+    num_tokens: int, finish_reason: str | None
+) -> None:
+    def alter(chunk: dict[str, Any]) -> None:
+        chunk["usage"]["completion_tokens"] = min(chunk["usage"]["completion_tokens"], num_tokens)
+        for choice in chunk["choices"]:
+            choice["finish_reason"] = finish_reason
+
+    with pytest.raises(StartupError, match=f"broke off an answer after {num_tokens} tokens"):
+        run_virtual(stream(FakeOpenAI(alter=alter)))
 
 
 def test_a_refusal_is_reported_with_its_status() -> None:

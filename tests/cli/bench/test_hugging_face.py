@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -18,11 +19,11 @@ for line in sys.stdin:
     print(json.dumps({"num_tokens": question["max_tokens"], "duration_s": seconds}), flush=True)
 """
 COMMAND = [sys.executable, "-c", FAKE]
-REQUEST = Request("Why?", temperature=0.0, max_tokens=12, seed=3)
+REQUEST = Request("Why?", temperature=0.0, max_tokens=12, seed=3, ignore_eos=False)
 
 
 def test_speed_is_over_all_answers() -> None:
-    warm = Request("Why?", temperature=2.0, max_tokens=12, seed=3)
+    warm = replace(REQUEST, temperature=2.0)
     with run_generation("plain", "target", None, COMMAND) as generation:
         assert generation.time_answers([REQUEST], 4) == 4.0
         assert generation.time_answers([REQUEST, warm], 4) == 24 / (3 + 5)
@@ -30,7 +31,7 @@ def test_speed_is_over_all_answers() -> None:
 
 
 def test_an_end_is_reported_with_what_was_said() -> None:
-    die = Request("die", temperature=0.0, max_tokens=12, seed=3)
+    die = replace(REQUEST, prompt="die")
     with (
         pytest.raises(StartupError, match="out of memory"),
         run_generation("plain", "target", None, COMMAND) as generation,

@@ -116,13 +116,21 @@ def test_a_failed_answer_ends_the_measurement_and_closes_the_others() -> None:
     assert fake.num_open == 0
 
 
-def test_workers_start_at_different_prompts_and_cycle() -> None:
-    queues = make_queues(Cell("chat", 8, 0.0), PROMPTS, 1, 160)
+def test_workers_together_ask_one_prompt_after_the_other_and_cycle() -> None:
+    queues = make_queues(Cell("chat", 4, 0.0), PROMPTS, 1, 160)
 
-    asked = [[request.prompt for request in islice(queue, 11)] for queue in queues]
+    turns = zip(*(islice(queue, 5) for queue in queues), strict=True)
+    asked = [request.prompt for turn in turns for request in turn]
 
-    assert len({prompts[0] for prompts in asked}) == 8
-    assert all(prompts[0] == prompts[10] and len(set(prompts)) == 10 for prompts in asked)
+    assert asked == [*PROMPTS[1:], *PROMPTS, PROMPTS[0]]
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_answers_end_where_the_model_ends_them_unless_their_length_is_given(
+    *, ignore_eos: bool
+) -> None:
+    (queue,) = make_queues(Cell("chat", 1, 0.0), PROMPTS, 0, 160, ignore_eos=ignore_eos)
+    assert next(queue).ignore_eos is ignore_eos
 
 
 def test_no_two_answers_of_a_cell_share_a_seed() -> None:

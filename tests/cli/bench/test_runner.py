@@ -52,14 +52,15 @@ def test_the_warm_up_sends_every_prompt_once() -> None:
     assert {body["max_tokens"] for body in fake.bodies[NUM_WARM_UP:]} == {160}
 
 
-def test_systems_take_turns_and_rounds_start_at_other_prompts() -> None:
+def test_systems_take_turns_and_rounds_go_on_with_other_prompts() -> None:
     fake = FakeOpenAI()
-    run(fake, replace(PLAN, cells=(Cell("chat", 1, 0.0),)))
+    run(fake, replace(PLAN, cells=(Cell("chat", 1, 0.0),), num_answers=2))
     bodies = fake.bodies[NUM_WARM_UP:]
 
-    first, same, second, too = (body["messages"][0]["content"] for body in bodies)
-    assert ["vllm_xargs" in body for body in bodies] == [True, False, False, True]
-    assert first == same != second == too
+    asked = [body["messages"][0]["content"] for body in bodies]
+    assert ["vllm_xargs" in body for body in bodies[::2]] == [True, False, False, True]
+    chat = load_prompts("chat")
+    assert asked == [*chat[:2], *chat[:2], *chat[2:4], *chat[2:4]]
 
 
 def test_every_measurement_is_told_with_the_time_left() -> None:

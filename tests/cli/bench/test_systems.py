@@ -1,6 +1,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,15 @@ def test_each_cell_is_measured_after_every_prompt_was_sent(fake: FakeOpenAI) -> 
     warm_up = {body["messages"][0]["content"] for body in fake.bodies[:num_prompts]}
     assert warm_up == set(load_prompts(MIXED))
     assert {body["max_tokens"] for body in fake.bodies[num_prompts:]} == {30}
+
+
+def test_rounds_go_on_with_other_prompts(fake: FakeOpenAI) -> None:
+    chat = load_prompts("chat")
+    plan = replace(PLAN, num_answers=2)
+    for round_index in (0, 2):
+        run_virtual(measure_cells("http://fake", CELLS[:1], plan, round_index, print, is_warm=True))
+    asked = [body["messages"][0]["content"] for body in fake.bodies]
+    assert asked == [*chat[:2], *chat[4:6]]
 
 
 def test_a_warm_service_may_be_capped(fake: FakeOpenAI) -> None:

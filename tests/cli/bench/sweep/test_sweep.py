@@ -102,6 +102,7 @@ def test_all_systems_are_asked_the_same_at_the_same_times() -> None:
     for index in (0, 1):
         times = {tuple(a.asked_s for a in c.answers) for c in found if c.round_index == index}
         assert len(times) == 2  # one for each load
+    assert all(body["ignore_eos"] for body in bodies)  # lengths are the load's
     switched_off = [body for body in bodies if "vllm_xargs" in body]
     assert len(switched_off) == 2 * (4 + 3)
     assert service.became == [cell.system for cell in found]
