@@ -146,7 +146,7 @@ class SpeculativeScheduler(Scheduler):
         """Plan a step that verifies what has been proposed."""
         if not self._is_settled:
             self._is_settled = True
-            threads.clear_the_models_core()
+            threads.clear_the_models_core(free={self._server.thread_id})
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.

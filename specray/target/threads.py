@@ -1,7 +1,7 @@
 """Which core each of the engine core's threads runs on, for targets on the CPU."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,18 @@ def bound_to_cores(vllm_config: Any) -> AbstractContextManager[None]:
     return binding
 
 
-def clear_the_models_core() -> None:
+def clear_the_models_core(free: Collection[int] = ()) -> None:
     """Move the other threads of this process off the core that its main thread computes on.
 
-    Threads inherit the binding of the thread that starts them, so the stream server and vLLM's
-    own input and output threads would compete with the model for one core while others idle.
-    Does nothing unless the main thread is bound and another core is left.
+    Threads inherit the binding of the thread that starts them, so vLLM's own input and output
+    threads would compete with the model for one core while others idle. Does nothing unless the
+    main thread is bound and another core is left.
+
+    Args:
+        free: Native ids of threads that may run on any core, the model's too. A thread that runs
+            Python in short bursts holds the interpreter's lock in them: on cores that others keep
+            busy it has to wait for its turn, lock in hand, and the model with it, which costs more
+            than the bursts themselves.
     """
     main = os.getpid()
     bound = os.sched_getaffinity(main)
@@ -33,7 +39,7 @@ def clear_the_models_core() -> None:
     for thread in _threads():
         with suppress(OSError):  # it has ended, or a container allows none of these cores
             if thread != main and os.sched_getaffinity(thread) == bound:
-                os.sched_setaffinity(thread, others)
+                os.sched_setaffinity(thread, others | bound if thread in free else others)
 
 
 def _threads() -> Iterator[int]:

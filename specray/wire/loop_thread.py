@@ -22,6 +22,12 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def native_id(self) -> int:
+        """As the system numbers threads."""
+        assert self._thread.native_id is not None  # it has been started
+        return self._thread.native_id
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run `work` on the loop and wait for its result, from any other thread.
 

@@ -79,6 +79,11 @@ class RunningServer:
         self.address = f"{_bracketed(host)}:{port}"
         self._is_running = True
 
+    @property
+    def thread_id(self) -> int:
+        """Native id of the thread that serves the streams."""
+        return self._thread.native_id
+
     def stop(self, grace_s: float) -> None:
         """Refuse new streams, end those that are left after `grace_s`, join the thread."""
         if self._is_running:

@@ -17,20 +17,24 @@ def cores() -> set[int]:
     return allowed
 
 
-def test_other_threads_leave_the_core_of_the_main_one(cores: set[int]) -> None:
+def test_all_threads_but_free_ones_leave_the_core_of_the_main_one(cores: set[int]) -> None:
     """In a process of its own: the test's threads stay as they are."""
     code = (
         "import os, threading, time\n"
         "from specray.target.threads import clear_the_models_core\n"
         f"os.sched_setaffinity(0, {{{min(cores)}}})\n"
         "other = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
+        "free = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
         "other.start()\n"
-        "clear_the_models_core()\n"
-        "print(sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(other.native_id)))\n"
+        "free.start()\n"
+        "clear_the_models_core({free.native_id})\n"
+        "for thread in (0, other.native_id, free.native_id):\n"
+        "    print(sorted(os.sched_getaffinity(thread)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     others = sorted(set(range(os.cpu_count() or 1)) - {min(cores)})
-    assert done.stdout.strip() == f"{[min(cores)]} {others}"
+    everywhere = sorted({min(cores), *others})
+    assert done.stdout.splitlines() == [str([min(cores)]), str(others), str(everywhere)]
 
 
 def test_cores_that_a_container_forbids_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
