@@ -28,8 +28,7 @@ def clear_the_models_core(free: Collection[int] = ()) -> None:
     Args:
         free: Native ids of threads that may run on any core, the model's too. A thread that runs
             Python in short bursts holds the interpreter's lock in them: on cores that others keep
-            busy it has to wait for its turn, lock in hand, and the model with it, which costs more
-            than the bursts themselves.
+            busy it has to wait for its turn, lock in hand, and the model with it.
     """
     main = os.getpid()
     bound = os.sched_getaffinity(main)

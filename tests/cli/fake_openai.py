@@ -36,10 +36,14 @@ class FakeOpenAI(httpx.AsyncBaseTransport):
         return httpx.Response(200, stream=_Answer(self, self.bodies[-1]), request=request)
 
     def chunk(self, num_tokens: int, finish_reason: str | None = None) -> bytes:
-        chunk = {
-            "choices": [{"delta": {}, "finish_reason": finish_reason}],
-            "usage": {"completion_tokens": num_tokens},
-        }
+        return self._line(num_tokens, [{"delta": {}, "finish_reason": finish_reason}])
+
+    def last_chunk(self, num_tokens: int) -> bytes:
+        """The whole answer's usage."""
+        return self._line(num_tokens, [])
+
+    def _line(self, num_tokens: int, choices: list[dict[str, Any]]) -> bytes:
+        chunk = {"choices": choices, "usage": {"completion_tokens": num_tokens}}
         self.alter(chunk)
         return f"data: {json.dumps(chunk)}\n\n".encode()
 
@@ -56,7 +60,7 @@ class _Answer(httpx.AsyncByteStream):
             await asyncio.sleep(self._fake.chunk_every_s)
             is_last = num_tokens >= self._max_tokens
             yield self._fake.chunk(min(num_tokens, self._max_tokens), "length" if is_last else None)
-        yield self._fake.chunk(self._max_tokens)  # the whole answer's usage
+        yield self._fake.last_chunk(self._max_tokens)
         yield b"data: [DONE]\n\n"
 
     async def aclose(self) -> None:

@@ -13,7 +13,7 @@ from specray.control.hardware import HardwareProfile
 from specray.control.planner import Planner, Surroundings
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.observability.journal import Journal
-from specray.target import hardware
+from specray.target import hardware, threads
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.worker import HARDWARE
 from tests.wire.fakes import RecordedTimeline
@@ -51,6 +51,21 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._load_meter.observe_arrival.call_count == 2
     names = {"session": 1, "request": "the client's", "vllm_request": "speculating"}
     assert scheduler._timeline.events == [("request arrived", names)]
+
+
+def test_once_vllms_threads_run_all_but_the_streams_leave_the_models_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleared = Mock()
+    monkeypatch.setattr(threads, "clear_the_models_core", cleared)
+    scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
+    scheduler._is_settled, scheduler._server = False, SimpleNamespace(thread_id=7)
+    scheduler._inject = Mock(side_effect=InterruptedError)
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            scheduler.schedule()
+
+    cleared.assert_called_once_with(free={7})
 
 
 def test_commits_ask_for_what_the_step_that_comes_has_room_for(

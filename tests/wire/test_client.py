@@ -1,5 +1,6 @@
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 
 import grpc
@@ -47,6 +48,15 @@ def test_configure_and_stats(target: RunningServer, control: RecordingControl) -
     client.configure_blocking(target.address, policy)
     assert client.get_stats_blocking(target.address) == control.counters
     assert control.policies == [policy, policy]
+
+
+def test_a_server_names_the_thread_that_serves(
+    target: RunningServer, control: RecordingControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(control, "configure", lambda _: threads.append(threading.get_native_id()))
+    client.configure_blocking(target.address, SpeculationPolicy())
+    assert threads == [target.thread_id]
 
 
 def test_unary_calls_name_who_did_not_answer() -> None:

@@ -77,8 +77,10 @@ class Endpoint:
                         hear(chunk.num_tokens - num_tokens)
                         num_tokens = chunk.num_tokens
                     has_ended = has_ended or chunk.is_last
-        if not (num_tokens and has_ended):
+        if not has_ended:
             raise StartupError(f"{url} broke off an answer after {num_tokens} tokens")
+        if not num_tokens:
+            raise StartupError(f"{url} gave an answer without tokens")
         if request.ignore_eos and num_tokens < request.max_tokens:
             raise StartupError(
                 f"{url} ended an answer after {num_tokens} of {request.max_tokens} tokens; "
@@ -110,9 +112,9 @@ class _Chunk:
 
 def _read_chunk(line: str) -> _Chunk | None:
     """A line of the event stream, if it has a chunk of the answer."""
-    field, _, data = line.partition(":")
+    name, _, data = line.partition(":")
     data = data.strip()
-    if field != "data" or data == "[DONE]":
+    if name != "data" or data == "[DONE]":
         return None
     chunk = json.loads(data)
     if "error" in chunk:
@@ -122,7 +124,7 @@ def _read_chunk(line: str) -> _Chunk | None:
             "a chunk has no `usage`: the service has to support `continuous_usage_stats`; "
             f"it sent {data[:_QUOTE_CHARS]}"
         )
-    ends = [choice.get("finish_reason") for choice in chunk["choices"]]
+    ends = [choice.get("finish_reason") for choice in chunk.get("choices", ())]
     return _Chunk(
         int(chunk["usage"]["completion_tokens"]), any(end in ("stop", "length") for end in ends)
     )

@@ -59,28 +59,25 @@ def make_queues(
     max_tokens: int,
     max_depth: int | None = None,
     *,
-    ignore_eos: bool = False,
+    ignore_eos: bool,
 ) -> list[Iterator[Request]]:
-    """For each worker of a cell its endless requests, from the prompt number `first` on.
+    """The endless requests of a cell, from the prompt number `first` on, once for each worker.
 
-    Together they ask one prompt after the other, and come back to one once all have been asked.
+    They share them: who is done takes the next, so that none comes again before all have been
+    asked.
     """
-
-    def queue(worker: int) -> Iterator[Request]:
-        for turn in count():
-            number = worker + turn * cell.concurrency
-            prompt = prompts[(first + number) % len(prompts)]
-            # No two answers of a window draw alike.
-            yield Request(
-                prompt,
-                cell.temperature,
-                max_tokens,
-                seed=number,
-                max_depth=max_depth,
-                ignore_eos=ignore_eos,
-            )
-
-    return [queue(worker) for worker in range(cell.concurrency)]
+    requests = (
+        Request(
+            prompts[(first + number) % len(prompts)],
+            cell.temperature,
+            max_tokens,
+            seed=number,  # no two answers of a window draw alike
+            max_depth=max_depth,
+            ignore_eos=ignore_eos,
+        )
+        for number in count()
+    )
+    return [requests] * cell.concurrency
 
 
 async def run_workers(

@@ -262,9 +262,9 @@ async def _settle(url: str) -> None:
     endpoint = Endpoint(url)
     try:
         await endpoint.start()
-        queues = make_queues(Cell(MIXED, 1, 0.0), load_prompts(MIXED), 0, _SETTLE_TOKENS)
-        await run_workers(
-            endpoint, [islice(queue, _SETTLE_ANSWERS) for queue in queues], lambda _: None
+        (queue,) = make_queues(
+            Cell(MIXED, 1, 0.0), load_prompts(MIXED), 0, _SETTLE_TOKENS, ignore_eos=False
         )
+        await run_workers(endpoint, [islice(queue, _SETTLE_ANSWERS)], lambda _: None)
     finally:
         await endpoint.close()

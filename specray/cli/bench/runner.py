@@ -52,7 +52,10 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
         for done, (index, cell, system) in enumerate(_measurements(plan), start=1):
             max_depth = 0 if system == "off" else None
             first = plan.first_prompt(cell, index)
-            queues = make_queues(cell, prompts[cell.workload], first, plan.max_tokens, max_depth)
+            queues = make_queues(
+                *(cell, prompts[cell.workload], first, plan.max_tokens, max_depth),
+                ignore_eos=False,
+            )
             speed = await measure_speed(endpoint, queues, plan)
             rounds[index][cell, system] = speed
             left_s = (clock() - started) * (plan.num_measurements - done) / done

@@ -135,14 +135,14 @@ class GenerateSystem:
         draft = self.deployment.draft if self.needs_draft else None
         speeds: Speeds = {}
         with run_generation(self.method, target, draft, self.command or None) as generation:
-            generation.time_answers(
-                islice(make_queues(cells[0], load_prompts(MIXED), 0, _WARM_UP_TOKENS)[0], 2),
-                setting.depth,
+            (queue,) = make_queues(
+                cells[0], load_prompts(MIXED), 0, _WARM_UP_TOKENS, ignore_eos=False
             )
+            generation.time_answers(islice(queue, 2), setting.depth)
             for cell in cells:
                 prompts = load_prompts(cell.workload)
                 first = plan.first_prompt(cell, round_index)
-                (queue,) = make_queues(cell, prompts, first, plan.max_tokens)
+                (queue,) = make_queues(cell, prompts, first, plan.max_tokens, ignore_eos=False)
                 speeds[cell] = generation.time_answers(
                     islice(queue, plan.num_answers), setting.depth
                 )
@@ -183,7 +183,7 @@ async def measure_cells(
         for cell in cells:
             prompts = load_prompts(cell.workload)
             first = plan.first_prompt(cell, round_index)
-            queues = make_queues(cell, prompts, first, plan.max_tokens, max_depth)
+            queues = make_queues(cell, prompts, first, plan.max_tokens, max_depth, ignore_eos=False)
             speeds[cell] = await measure_speed(endpoint, queues, plan)
             tell(describe(cell, speeds[cell]))
     finally:

@@ -66,16 +66,23 @@ def test_a_model_ends_its_answer_unless_the_length_is_given() -> None:
     assert fake.bodies[-1]["ignore_eos"] is True
 
 
-@pytest.mark.parametrize(("num_tokens", "finish_reason"), [(4, None), (4, "abort"), (0, "stop")])
-def test_an_answer_that_is_broken_off_is_no_short_one(
-    num_tokens: int, finish_reason: str | None
+@pytest.mark.parametrize(
+    ("num_tokens", "finish_reason", "reason"),
+    [
+        (4, None, "broke off an answer after 4 tokens"),
+        (4, "abort", "broke off an answer after 4 tokens"),
+        (0, "stop", "gave an answer without tokens"),
+    ],
+)
+def test_an_answer_that_is_broken_off_or_empty_is_no_short_one(
+    num_tokens: int, finish_reason: str | None, reason: str
 ) -> None:
     def alter(chunk: dict[str, Any]) -> None:
         chunk["usage"]["completion_tokens"] = min(chunk["usage"]["completion_tokens"], num_tokens)
         for choice in chunk["choices"]:
             choice["finish_reason"] = finish_reason
 
-    with pytest.raises(StartupError, match=f"broke off an answer after {num_tokens} tokens"):
+    with pytest.raises(StartupError, match=reason):
         run_virtual(stream(FakeOpenAI(alter=alter)))
 
 
