@@ -14,7 +14,7 @@ from specray.draft.proposer import DraftsAhead, Proposer, TellsWork
 from specray.draft.replies import Replies
 from specray.errors import SessionRejectedError
 from specray.observability.journal import Journal
-from specray.types import Commit, OpenSession
+from specray.types import Commit, OpenSession, Proposal
 from specray.wire.timeline import OFF, Timeline
 
 _PRESSED_TURNS = 4  # then prefills and the like get their turn all the same
@@ -256,15 +256,13 @@ class DraftEngine:
             if latest is None:
                 continue  # a custom proposer speaks of a session that is closed, or never was
             answered.add(session_id)
-            if proposal.position == latest.length and session_id not in answers:
-                answers.add(session_id)
-                self.stats.num_proposals += 1
-            # 0 would say that it was drafted ahead.
-            draft_time_us = max(1, (time.monotonic_ns() - latest.arrived_ns) // 1000)
-            self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
-            num_tokens = len(proposal.token_ids)
-            self.stats.num_proposed += num_tokens
-            self._journal.add(session_id, proposals=1, proposed_tokens=num_tokens)
+            if proposal.position == latest.length:
+                if session_id not in answers:
+                    answers.add(session_id)
+                    self.stats.num_proposals += 1
+                self._add_answer(proposal, latest.arrived_ns)
+            else:
+                self._add_ahead(proposal)
         if answered:
             self._timeline.span("answer", started_s, sessions=sorted(answered))
         return answered
@@ -275,13 +273,23 @@ class DraftEngine:
             return
         for proposal in self._proposer.take_ahead():
             if proposal.session_id in self._latest:
-                address = self._directory.address(proposal.session_id)
-                self._replies.add_proposal(address, proposal, draft_time_us=0)
-                session_id = proposal.session_id
-                self._timeline.mark("outcome sent", session=session_id, at=proposal.position)
-                self.stats.num_ahead += 1
+                self._add_ahead(proposal)
         self._replies.send()
         self._collect_evicted()
+
+    def _add_answer(self, proposal: Proposal, commit_arrived_ns: int) -> None:
+        session_id, num_tokens = proposal.session_id, len(proposal.token_ids)
+        # 0 would say that it was drafted ahead.
+        draft_time_us = max(1, (time.monotonic_ns() - commit_arrived_ns) // 1000)
+        self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us)
+        self.stats.num_proposed += num_tokens
+        self._journal.add(session_id, proposals=1, proposed_tokens=num_tokens)
+
+    def _add_ahead(self, proposal: Proposal) -> None:
+        session_id = proposal.session_id
+        self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us=0)
+        self._timeline.mark("outcome sent", session=session_id, at=proposal.position)
+        self.stats.num_ahead += 1
 
     def _collect_evicted(self) -> None:
         for session_id in self._proposer.take_evicted():

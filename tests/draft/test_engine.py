@@ -217,6 +217,43 @@ def test_what_was_answered_ahead_is_no_answer_and_tells_nothing_of_what_one_cost
     assert cost.sizes == [2]
 
 
+class WithOutcomes(Proposer):
+    """Behind each answer it proposes at once for two outcomes of verifying it."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        answers = super().propose(session_ids)
+        return [replace(p, position=p.position + n) for p in answers for n in (0, 1, 3)]
+
+
+class Recorded(Router):
+    def __init__(self) -> None:
+        super().__init__(num_batches=1)
+        self.proposals: list[Proposal] = []
+
+    def send(self, frame: ProposalFrame) -> None:
+        self.proposals += frame.proposals
+
+
+def test_outcomes_sent_with_an_answer_are_not_counted_or_timed_as_answers() -> None:
+    """They would make answers seem longer than they are, and so each token cheaper."""
+    router, timeline = Recorded(), RecordedTimeline()
+    engine = DraftEngine(WithOutcomes(), router.inbox, Journal("test"), timeline)
+    engine._turn([Arrival(router, SessionFrame((opened(1, "t"),)), 0)])
+    engine._turn([Arrival(router, SessionFrame(commits=(Commit(1, 3, (7,), 2, 0),)), 0)])
+
+    stats = engine.stats
+    assert (stats.num_proposals, stats.num_proposed, stats.num_ahead) == (1, 2, 2)
+    assert [(p.position, p.draft_time_us > 0) for p in router.proposals] == [
+        (4, True),
+        (5, False),
+        (7, False),
+    ]
+    assert [event for event in timeline.events if event[0] == "outcome sent"] == [
+        ("outcome sent", {"session": 1, "at": 5}),
+        ("outcome sent", {"session": 1, "at": 7}),
+    ]
+
+
 class Ahead(Proposer):
     """Drafts ahead for its sessions, and says for which."""
 
