@@ -8,7 +8,7 @@ that is being verified, on earlier commits and on the clock: all of that comes b
 continuation's own tokens, and none of it looks at them. What selects a continuation is the commit,
 that is the proposal's tokens and the target's randomness; a random number that a proposal and a
 continuation shared would tie the continuation's tokens to that event, and bias them
-(`specray.sampling.reference` shows both).
+(`tests/sampling/test_reference.py` shows both).
 """
 
 import math

@@ -33,9 +33,6 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def __contains__(self, item: int) -> bool:
-        return item in self._owners
-
     @property
     def num_tenants(self) -> int:
         """Tenants that wait."""

@@ -101,10 +101,7 @@ class HybridProposer:
             raise
 
     def commit(self, commit: Commit) -> None:
-        """Tells all, and learns how the model did; raises SessionRejectedError as they do.
-
-        The model only notes the tokens and computes them when it is next asked.
-        """
+        """Tells all, and learns how the model did; raises SessionRejectedError as they do."""
         try:
             self._model.commit(commit)
             self._lookup.commit(commit)

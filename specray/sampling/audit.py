@@ -73,16 +73,6 @@ class DistributionAudit:
         return float((peaks + np.log(means) + np.log(shares)).max())
 
     def observe(
-        self,
-        token_id: int,
-        support_ids: NDArray[np.int32],  # [support]
-        support_probs: NDArray[np.float32],  # [support]
-    ) -> None:
-        """Takes one token and the distribution that it is said to be drawn from."""
-        distribution = TruncatedDistributions(support_ids[None], support_probs[None])
-        self.observe_proposal(np.array([token_id]), distribution)
-
-    def observe_proposal(
         self, token_ids: NDArray[np.integer], distributions: TruncatedDistributions
     ) -> None:
         """Takes the tokens [depth] of a proposal; all ids must lie within the vocabulary."""

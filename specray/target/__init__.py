@@ -4,6 +4,7 @@
 learns, `worker` hands their distributions to vLLM's rejection sampler, `buffer` keeps what has
 arrived, `service` is the stream to the routers and `direct` those to drafts. What drafts inside the
 target is `stop_gap`, and vLLM's own drafter: `engine_drafter` runs it in the worker,
-`engine_drafts` decides how deep, `drafter_context` knows what it has missed. Everything here runs
-in vLLM's own processes and threads.
+`engine_drafts` decides how deep, `drafter_context` knows what it has missed. `trust` judges whether
+what drafts ship can be believed. All of this runs in vLLM's own processes: the scheduler's side on
+the engine's thread, the streams on a thread of their own.
 """

@@ -1,22 +1,17 @@
 """The target's end of the streams: proposals in, session news out."""
 
-import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
-from specray.sampling.audit import DistributionAudit, SecretScores
 from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.direct import DirectPath
-from specray.target.repeats import Repeats
-from specray.target.soundness import stacked
+from specray.target.trust import RouterTrust
 from specray.types import (
     Commit,
     Proposal,
@@ -27,8 +22,6 @@ from specray.types import (
 from specray.wire.server import Peer
 from specray.wire.stats import TargetStats
 from specray.wire.timeline import OFF, Timeline
-
-logger = logging.getLogger(__name__)
 
 _USED = (Verdict.KEPT, Verdict.LATE)  # judged by when they came, not by what they say
 
@@ -82,9 +75,7 @@ class RouterStreams:
         self._lost: deque[int] = deque()
         self._departed: deque[str] = deque()
         self._arrivals = TargetStats()
-        self._scores = SecretScores(buffer.vocab_size, np.random.default_rng())
-        self._audits: dict[str, DistributionAudit] = {}  # outlive streams: no fresh start for liars
-        self._repeats: dict[str, Repeats] = {}  # likewise
+        self._trust = RouterTrust(buffer.vocab_size)
         self._lock = threading.Lock()
         self._stats_source: StatsSource | None = None
 
@@ -136,11 +127,14 @@ class RouterStreams:
     def _take_proposals(self, router: str, proposals: Sequence[Proposal], now_ns: int) -> None:
         verdicts = self._buffer.offer_all(proposals, router)
         for proposal, verdict in zip(proposals, verdicts, strict=True):
-            self._time(proposal, now_ns)
+            # Stale ones, too: those of a draft that is always too late are never anything else.
+            if verdict is not Verdict.INVALID:
+                self._time(proposal, now_ns)
             self._count(verdict)
             if self._timeline.is_on:
                 self._write_arrival(proposal, verdict)
-        self._audit(router, [p for p, v in zip(proposals, verdicts, strict=True) if v in _USED])
+        used = [p for p, v in zip(proposals, verdicts, strict=True) if v in _USED]
+        self._trust.observe(router, used)
 
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy; its depth goes as far as the engine was built for.
@@ -199,12 +193,8 @@ class RouterStreams:
         return _drain(self._departed)
 
     def trusts(self, router: str) -> bool:
-        """Whether the tokens from this router look drawn from the distributions they ship.
-
-        Sampled output is exact only then; without trust the tokens count as point masses.
-        """
-        audit = self._audits.get(router)
-        return audit is None or not audit.is_caught
+        """See `RouterTrust.trusts`."""
+        return self._trust.trusts(router)
 
     def _name_drafts(self, peer: Peer[SessionFrame], drafts: frozenset[str]) -> None:
         if self._make_direct is None:
@@ -225,6 +215,7 @@ class RouterStreams:
     def _depart(self, router: str) -> None:
         if self._direct is not None:
             self._direct.remove(router)
+        self._trust.forget_proposals(router)
         self._departed.append(router)
         self._buffer.lose(router)
         self._buffer.wake()
@@ -247,27 +238,6 @@ class RouterStreams:
                 added=len(commit.token_ids),
                 depth=commit.depth,
                 sent_ns=commit.sent_at_ns,
-            )
-
-    def _audit(self, router: str, proposals: Sequence[Proposal]) -> None:
-        drawn = [p for p in proposals if p.distributions is not None and p.token_ids]
-        if not drawn or not self.trusts(router):
-            return
-        if router not in self._audits:
-            self._audits[router] = DistributionAudit(self._scores)
-            self._repeats[router] = Repeats()
-        audit, repeats = self._audits[router], self._repeats[router]
-        by_support: dict[int, list[Proposal]] = defaultdict(list)
-        for new in map(repeats.new_part, drawn):
-            if new.distributions is not None and new.token_ids:
-                by_support[new.distributions.token_ids.shape[1]].append(new)
-        for alike in by_support.values():
-            audit.observe_proposal(*stacked(alike))
-        if audit.is_caught:
-            logger.error(
-                "tokens through router %s are not drawn from the distributions they ship; from "
-                "now on its sampled requests verify them without",
-                router,
             )
 
     def _time(self, proposal: Proposal, now_ns: int) -> None:

@@ -54,7 +54,7 @@ def tokens_until_caught(draw: Draw, seed: int, limit: int) -> int | None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(seed + 1000)))
     for num_tokens in range(DEPTH, limit + DEPTH, DEPTH):
         q = shipped(rng)
-        audit.observe_proposal(draw(rng, q), q)
+        audit.observe(draw(rng, q), q)
         if audit.is_caught:
             return num_tokens
     return None
@@ -81,13 +81,13 @@ def test_long_honesty_is_no_licence_to_lie() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(8)))
     certain = shipped(rng)
     for _ in range(2**16 // DEPTH):
-        audit.observe_proposal(honest(rng, certain), certain)
+        audit.observe(honest(rng, certain), certain)
     assert not audit.is_caught
 
     num_tokens = 0
     while not audit.is_caught and num_tokens < 600:
         q = shipped(rng)
-        audit.observe_proposal(greedy(rng, q), q)
+        audit.observe(greedy(rng, q), q)
         num_tokens += DEPTH
     assert audit.is_caught
 
@@ -96,8 +96,9 @@ def test_a_fixed_token_with_a_tiny_claimed_probability_is_caught() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     ids = np.arange(SUPPORT, dtype=np.int32)
     probabilities = np.array([0.99, *[0.01 / (SUPPORT - 1)] * (SUPPORT - 1)], np.float32)
+    claimed = TruncatedDistributions(ids[None], probabilities[None])
     for _ in range(150):
-        audit.observe(5, ids, probabilities)
+        audit.observe(np.array([5]), claimed)
     assert audit.is_caught
 
 
@@ -109,19 +110,21 @@ def test_false_alarms_stay_below_their_bound() -> None:
         audit = DistributionAudit(SecretScores(VOCAB_SIZE, rng), max_false_alarm=0.2)
         for _ in range(60):
             q = shipped(rng)
-            audit.observe_proposal(honest(rng, q), q)
+            audit.observe(honest(rng, q), q)
         num_caught += audit.is_caught
     assert num_caught <= 8
 
 
 def test_a_token_outside_its_distribution_is_caught_at_once_and_for_ever() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
-    ids, probabilities = np.array([3, 0], np.int32), np.array([1.0, 0.0], np.float32)
-    audit.observe(3, ids, probabilities)
+    claimed = TruncatedDistributions(
+        np.array([[3, 0]], np.int32), np.array([[1.0, 0.0]], np.float32)
+    )
+    audit.observe(np.array([3]), claimed)
     assert not audit.is_caught
-    audit.observe(0, ids, probabilities)  # the padding's id: probability 0
+    audit.observe(np.array([0]), claimed)  # the padding's id: probability 0
     assert audit.is_caught
-    audit.observe(3, ids, probabilities)
+    audit.observe(np.array([3]), claimed)
     assert audit.is_caught
 
 
@@ -129,5 +132,6 @@ def test_certain_tokens_are_no_evidence() -> None:
     audit = DistributionAudit(SecretScores(VOCAB_SIZE, np.random.default_rng(1)))
     untouched = audit.log_wealth
     for _ in range(1000):
-        audit.observe(3, np.array([3], np.int32), np.array([1.0], np.float32))
+        certain = TruncatedDistributions(np.array([[3]], np.int32), np.array([[1.0]], np.float32))
+        audit.observe(np.array([3]), certain)
     assert audit.log_wealth == pytest.approx(untouched)

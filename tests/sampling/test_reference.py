@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from specray.sampling.reference import verify, write_ahead
+from specray.sampling.reference import verify
 from specray.types import TruncatedDistributions
+from tests.sampling.ahead import write_ahead
 from tests.target.distributions import chi_square
 
 ALPHA = 1e-4  # chance that an exact method fails a test, were its seed not fixed
