@@ -1,17 +1,20 @@
 """The calling end of the protocol: streams to drafts and targets, and a target's control."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import grpc
 
 from specray.errors import ProtocolError, StreamClosedError
 from specray.types import ProposalFrame, SessionFrame, SpeculationPolicy
-from specray.wire import codec, control_codec, rpc
+from specray.wire import codec, control_codec, rpc, split
 from specray.wire.merge import merge_proposal_frames, merge_session_frames
 from specray.wire.outbox import Outbox
 from specray.wire.stats import TargetStats
+
+logger = logging.getLogger(__name__)
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -36,7 +39,7 @@ class Stream(Generic[In, Out]):
         channel: Any,
         call: Any,
         decode: Callable[[bytes], In],
-        encode: Callable[[Out], bytes],
+        encode: Callable[[Out], Iterable[bytes]],
         merge: Callable[[Out, Out], Out | None],
         note_sent: Callable[[int], None] = _ignore,
     ) -> None:
@@ -108,16 +111,19 @@ class Stream(Generic[In, Out]):
             raise asyncio.CancelledError
         if self._is_closing:
             return grpc.aio.EOF
-        raise StreamClosedError(f"{self.address}: the stream was given up, its queue was full")
+        raise StreamClosedError(f"{self.address}: the stream was given up at this end")
 
     async def _write(self) -> None:
         try:
             while True:
-                data = self._encode(await self._outbox.take())
-                self._note_sent(len(data))  # before the peer can answer
-                await self._call.write(data)
+                for data in self._encode(await self._outbox.take()):
+                    self._note_sent(len(data))  # before the peer can answer
+                    await self._call.write(data)
         except _GONE:
             pass  # the reader hears why
+        except Exception:  # a fault of ours: the stream ends, so that sessions find other drafts
+            logger.exception("can't write to %s", self.address)
+            self._call.cancel()
         finally:
             self._outbox.close()
 
@@ -140,7 +146,7 @@ async def connect_draft(
     return Stream(
         *(address, channel, call),
         codec.decode_proposal_frame,
-        codec.encode_session_frame,
+        split.session_messages,
         merge_session_frames,
         note_sent,
     )
@@ -157,7 +163,7 @@ async def connect_target(address: str, router_id: str) -> Stream[SessionFrame, P
     return Stream(
         *(address, channel, call),
         codec.decode_session_frame,
-        codec.encode_proposal_frame,
+        split.proposal_messages,
         merge_proposal_frames,
     )
 

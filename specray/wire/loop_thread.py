@@ -36,6 +36,10 @@ class LoopThread:
         """
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
+    async def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop for a caller on another loop, which goes on meanwhile."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Call `callback` on the loop soon; nothing happens after `stop`."""
         if not self._loop.is_closed():

@@ -10,8 +10,8 @@ from specray.errors import SpecrayError
 
 F = TypeVar("F")
 
-MAX_FRAMES = 1024  # 20 s of frames and more at any step time: whoever lags this far is not reading
-_MAX_MERGED = 16  # keeps a merged message far below the size limit
+MAX_FRAMES = 1024  # 20 s of one frame a step at 20 ms: whoever lags this far is not reading
+_MAX_MERGED = 16  # what is merged is decoded in one go, which holds up the reader
 
 
 class QueueFullError(SpecrayError):
@@ -25,6 +25,7 @@ class Outbox(Generic[F]):
         self._merge = merge
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._overflowed = asyncio.Event()
         self._lock = threading.Lock()  # guards what follows, and the loop against its own end
         self._frames: deque[F] = deque()
         self._is_closed = False
@@ -42,30 +43,33 @@ class Outbox(Generic[F]):
                 return False
             if len(self._frames) >= MAX_FRAMES:
                 self._is_full = True
-            elif self._frames:
-                self._frames.append(frame)
-                return True  # the writer has been woken already
-            else:
-                self._frames.append(frame)
-            self._loop.call_soon_threadsafe(self._changed.set)
-            return not self._is_full
+                self._frames.clear()
+                self._loop.call_soon_threadsafe(self._overflowed.set)
+                return False
+            self._frames.append(frame)
+            if len(self._frames) == 1:  # else the writer has been woken already
+                self._loop.call_soon_threadsafe(self._changed.set)
+            return True
 
     async def take(self) -> F:
-        """The next frame, merged with those behind it.
-
-        Raises:
-            QueueFullError: the queue has overflowed; what it holds is of no use any more.
-        """
+        """The next frame, merged with those behind it; there is none after an overflow."""
         while True:
             with self._lock:
-                if self._is_full:
-                    raise QueueFullError(
-                        f"{MAX_FRAMES} frames wait to be read: the peer is dead or far too slow"
-                    )
                 if self._frames:
                     return self._pop()
                 self._changed.clear()
             await self._changed.wait()
+
+    async def fail_when_full(self) -> None:
+        """Waits for an overflow, after which the peer has missed something.
+
+        Raises:
+            QueueFullError: it has come to that.
+        """
+        await self._overflowed.wait()
+        raise QueueFullError(
+            f"{MAX_FRAMES} frames wait to be read: the peer is dead or far too slow"
+        )
 
     def close(self) -> None:
         """Refuse all further frames and drop those that wait. Call it on the outbox's loop."""

@@ -20,8 +20,9 @@ ATTACH: Final = "Attach"
 CONFIGURE: Final = "Configure"
 GET_STATS: Final = "GetStats"
 
-MAX_SESSION_FRAME_BYTES: Final = 64 << 20  # long prompts of many sessions, opened at once
-MAX_PROPOSAL_FRAME_BYTES: Final = 16 << 20  # decoding one holds up the engine
+# Frames of more than one item stay far below: see `split`.
+MAX_SESSION_FRAME_BYTES: Final = 64 << 20  # the longest prompt of one session
+MAX_PROPOSAL_FRAME_BYTES: Final = 16 << 20
 _COMMON_OPTIONS = (
     ("grpc.max_send_message_length", MAX_SESSION_FRAME_BYTES),
     ("grpc.keepalive_time_ms", 10_000),

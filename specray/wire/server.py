@@ -1,6 +1,6 @@
 """gRPC servers for synchronous engines: each lives in its own thread with its own loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -8,7 +8,7 @@ import grpc
 
 from specray.errors import StartupError
 from specray.types import ProposalFrame, SessionFrame, SpeculationPolicy
-from specray.wire import codec, control_codec, rpc
+from specray.wire import codec, control_codec, rpc, split
 from specray.wire import speculation_pb2 as pb
 from specray.wire.interceptor import Gate
 from specray.wire.loop_thread import LoopThread, first_of
@@ -99,7 +99,7 @@ def serve_draft(handler: PeerHandler[SessionFrame, ProposalFrame], host: str) ->
         StartupError: it could not listen there.
     """
     method = _StreamMethod(
-        handler, codec.decode_session_frame, codec.encode_proposal_frame, merge_proposal_frames
+        handler, codec.decode_session_frame, split.proposal_messages, merge_proposal_frames
     )
     methods = {rpc.SPECULATE: grpc.stream_stream_rpc_method_handler(method)}
     return RunningServer(_Service(rpc.DRAFT_SERVICE, methods, rpc.MAX_SESSION_FRAME_BYTES), host)
@@ -114,7 +114,7 @@ def serve_target(
         StartupError: it could not listen there.
     """
     method = _StreamMethod(
-        handler, codec.decode_proposal_frame, codec.encode_session_frame, merge_session_frames
+        handler, codec.decode_proposal_frame, split.session_messages, merge_session_frames
     )
 
     async def configure(request: bytes, _context: Any) -> bytes:
@@ -155,7 +155,7 @@ class _StreamMethod(Generic[In, Out]):
         self,
         handler: PeerHandler[In, Out],
         decode: Callable[[bytes], In],
-        encode: Callable[[Out], bytes],
+        encode: Callable[[Out], Iterable[bytes]],
         merge: Callable[[Out, Out], Out | None],
     ) -> None:
         self._handler = handler
@@ -170,7 +170,11 @@ class _StreamMethod(Generic[In, Out]):
         try:
             # Tells the router that the application, not just the kernel, has taken the stream.
             await context.send_initial_metadata(((rpc.PROTOCOL_KEY, rpc.PROTOCOL_VERSION),))
-            await first_of(self._receive(peer, context), self._transmit(peer, context))
+            await first_of(
+                self._receive(peer, context),
+                self._transmit(peer, context),
+                peer.outbox.fail_when_full(),  # also while a write waits for the peer to read
+            )
         finally:
             peer.outbox.close()
             self._handler.disconnected(peer)
@@ -181,11 +185,11 @@ class _StreamMethod(Generic[In, Out]):
 
     async def _transmit(self, peer: _StreamPeer[Out], context: Any) -> None:
         while True:
-            data = self._encode(await peer.outbox.take())
-            try:
-                await context.write(data)
-            except (grpc.aio.InternalError, grpc.aio.UsageError):
-                return  # the router has gone; gRPC is about to cancel this call
+            for data in self._encode(await peer.outbox.take()):
+                try:
+                    await context.write(data)
+                except (grpc.aio.InternalError, grpc.aio.UsageError):
+                    return  # the router has gone; gRPC is about to cancel this call
 
 
 async def _start(service: _Service, host: str) -> tuple[Any, int]:

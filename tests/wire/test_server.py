@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from specray.errors import ProtocolError, SessionRejectedError, StartupError, StreamClosedError
-from specray.types import ProposalFrame, SessionFrame
+from specray.types import Proposal, ProposalFrame, SessionFrame, TruncatedDistributions
 from specray.wire import speculation_pb2 as pb
 from specray.wire.client import connect_draft, connect_target
 from specray.wire.outbox import MAX_FRAMES
@@ -209,6 +210,48 @@ def test_a_router_that_does_not_read_is_cut_off(
 
     asyncio.run(ignore())
     assert handler.num_gone == 0  # told once
+
+
+def test_a_router_that_reads_nothing_at_all_is_cut_off(
+    server: RunningServer, handler: DraftHandler
+) -> None:
+    """A write waits for it for ever, so that nothing more is taken from the queue."""
+    big = ProposalFrame(lost=tuple(range(2**40, 2**40 + 5000)))
+
+    async def ignore() -> None:
+        stream = await connect_draft(server.address, "r")
+        peer = await asyncio.to_thread(handler.peer)
+        for _ in range(2):
+            for _ in range(MAX_FRAMES - 100):  # 30 MB, more than a connection takes unread
+                peer.send(big)
+            await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(handler.gone) is peer
+        await stream.close()
+
+    asyncio.run(ignore())
+
+
+@pytest.mark.parametrize("num_frames", [1, 16])
+def test_more_than_a_message_holds_arrives_in_several(
+    server: RunningServer, handler: DraftHandler, num_frames: int
+) -> None:
+    """18 MB, where a router takes 16: of 1,700 sampled requests, or of a few at 16 frames' lag."""
+    rows = TruncatedDistributions(np.zeros((5, 256), np.int32), np.full((5, 256), 1 / 256, "f4"))
+    ids = [*range(1700 // num_frames)]
+    frame = ProposalFrame(tuple(Proposal(i, 9, 7, (1,) * 5, "model", rows) for i in ids))
+
+    async def read() -> list[int]:
+        stream = await connect_draft(server.address, "r")
+        peer = await asyncio.to_thread(handler.peer)
+        for _ in range(num_frames):
+            peer.send(frame)
+        got: list[int] = []
+        while len(got) < len(ids) * num_frames:
+            got += (proposal.session_id for proposal in (await anext(stream)).proposals)
+        await stream.close()
+        return got
+
+    assert asyncio.run(read()) == ids * num_frames
 
 
 def test_a_closed_client_is_gone_once(server: RunningServer, handler: DraftHandler) -> None:
