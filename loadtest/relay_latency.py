@@ -200,8 +200,8 @@ def _run_router(pipe: Connection, data_path: DataPath, target: str, draft: str) 
 
 
 def _is_connected(relay: Relay, data_path: DataPath, target: str) -> bool:
-    stats: RelayStats | None = relay.snapshot()
-    if not relay.snapshot().connected_targets:
+    stats: RelayStats | None = asyncio.run(relay.snapshot())
+    if stats is None or not stats.connected_targets:
         return False
     if data_path == "direct":
         stats = get_stats_blocking(target).direct

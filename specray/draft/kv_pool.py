@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specray.draft.sizes import CACHE_GROWTH
 from specray.models.memory import is_shortage
 
 BLOCK_TOKENS = 16
-GROWTH = 1.25  # a session that grows is given this much, so that it is seldom copied
 
 
 class KvLayout(NamedTuple):
@@ -54,7 +54,7 @@ class KvPool:
         held = states.shape[2]
         if num_tokens <= held:
             return states
-        roomy = _in_blocks(int(num_tokens * GROWTH)) if held else 0
+        roomy = _in_blocks(int(num_tokens * CACHE_GROWTH)) if held else 0
         for wanted in (roomy, _in_blocks(num_tokens)):
             if 0 < wanted - held <= self._num_free and (grown := self._try(wanted)) is not None:
                 self._num_free -= wanted - held

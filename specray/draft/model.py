@@ -18,15 +18,10 @@ from specray.draft.model_session import ModelSession, SessionStore
 from specray.draft.outcomes import Outcome
 from specray.draft.rollout import Rollout
 from specray.draft.session import unknown_session
+from specray.draft.sizes import CPU_PREFILL_TOKENS, GPU_PREFILL_TOKENS
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal
 
-GPU_PREFILL_TOKENS = 512
-"""Of one pass of a prefill on a GPU, where 64 take 7.5 ms as well: what launching them takes.
-
-Measured with a model of Llama 3.2 1B's shape (`loadtest/results/draft-speed-h200-d15f021.json`).
-"""
-_CPU_PREFILL_TOKENS = 64  # likewise on a CPU; what it takes is what other sessions wait
 _SHORT_TOKENS = 64  # that are read at once where a proposal is asked for, of each session
 _CATCH_UP_TOKENS = 32  # a session further behind catches up alone, without padding the others
 
@@ -65,7 +60,7 @@ class ModelProposer:
         """
         self._model = model
         is_cpu = torch.device(model.device).type == "cpu"
-        self._prefill_tokens = _CPU_PREFILL_TOKENS if is_cpu else GPU_PREFILL_TOKENS
+        self._prefill_tokens = CPU_PREFILL_TOKENS if is_cpu else GPU_PREFILL_TOKENS
         self._pool = KvPool(model.layout, config.max_tokens, model.dtype, model.device)
         decoder = decoder or make_decoder(model, config, generator)
         self._ahead = DraftAhead(model, decoder, self._pool, config.most_ahead, clock)

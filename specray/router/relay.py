@@ -50,11 +50,11 @@ class Relay:
         if self._thread is not None:
             self._thread.post(self._hub.update, frozenset(targets), frozenset(drafts))
 
-    def snapshot(self) -> RelayStats:
-        """The counters since the start, from any thread but the relay's."""
+    async def snapshot(self) -> RelayStats:
+        """The counters since the start, for a caller on any loop but the relay's."""
         if self._thread is None:
-            return self._hub.snapshot()
-        return self._thread.run(self._hub.take_snapshot())
+            return await self._hub.snapshot()
+        return await self._thread.ask(self._hub.snapshot())
 
     @contextmanager
     def watch(self, request_id: str) -> Iterator[SessionWatch]:
@@ -98,14 +98,10 @@ class _Hub:
             self._targets.send(dict.fromkeys(self._targets.connected, self._names()))
         self._targets.update(targets)
 
-    def snapshot(self) -> RelayStats:
+    async def snapshot(self) -> RelayStats:
         """The counters since the start."""
         stats = replace(self._switch.snapshot(), connected_targets=self._targets.connected)
         return replace(stats, connected_drafts=None) if self._is_direct else stats
-
-    async def take_snapshot(self) -> RelayStats:
-        """`snapshot` for those who ask from another thread."""
-        return self.snapshot()
 
     def _names(self) -> ProposalFrame:
         return ProposalFrame(drafts=tuple(sorted(self._drafts)))

@@ -142,11 +142,11 @@ class Router(OpenAiIngress):
         if self._tracer is not None:
             self._tracer.close()
 
-    def _follow(self, view: View) -> None:
+    async def _follow(self, view: View) -> None:
         # A controller that has just been replaced shall not make us hang up on everyone.
         self._view = view.completed_by(self._view)
         self._relay.update_replicas(self._view.targets, self._view.drafts)
-        self._metrics.publish(self._relay.snapshot())
+        self._metrics.publish(await self._relay.snapshot())
 
     async def _warm_up(self) -> None:
         while not self._is_warm:

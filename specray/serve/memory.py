@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ray.serve.llm import LLMConfig
 
 from specray.config import ModelDraftConfig
-from specray.draft.kv_pool import GROWTH
+from specray.draft.sizes import CACHE_GROWTH
 from specray.errors import InvalidConfigError
 from specray.models.size import ModelSize, is_known_dtype, read_size
 from specray.serve.gpus import memory_of
@@ -240,7 +240,7 @@ def draft_memory(
         num_tokens=config.max_tokens,
         pool_bytes=pool_bytes,
         copy_bytes=0 if is_in_place else pool_bytes,
-        growth_bytes=min(int(per_token * longest * GROWTH), pool_bytes),
+        growth_bytes=min(int(per_token * longest * CACHE_GROWTH), pool_bytes),
         is_on_gpu=is_on_gpu,
     )
 

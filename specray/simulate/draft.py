@@ -10,7 +10,7 @@ import simpy
 from specray.control.batch_cost import BatchCost
 from specray.control.roofline import StepLoad
 from specray.draft.engine import EngineStats
-from specray.draft.model import GPU_PREFILL_TOKENS
+from specray.draft.sizes import GPU_PREFILL_TOKENS
 from specray.simulate.requests import RIGHT_TOKEN, WRONG_TOKEN, Request
 from specray.simulate.step_laws import StepLaw
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame, Source

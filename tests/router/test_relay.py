@@ -155,7 +155,7 @@ class Network:
 
     def stats(self) -> RelayStats:
         """Of the switches: the router's, or all targets'."""
-        stats = self.relay.snapshot()
+        stats = asyncio.run(self.relay.snapshot())
         if not self.is_direct:
             return stats
         assert stats.connected_drafts is None

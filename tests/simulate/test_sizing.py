@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -178,3 +180,9 @@ def test_equal_seeds_equal_outcomes() -> None:
 
     assert run_trial(SCENARIO, trial) == run_trial(SCENARIO, trial)
     assert run_trial(SCENARIO, trial) != run_trial(replace(SCENARIO, seed=1), trial)
+
+
+def test_a_plan_imports_no_pytorch() -> None:
+    """It takes seconds, and each of a plan's processes would import it anew."""
+    code = "import sys, specray.simulate.sizing; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,6 @@
 """Two engines share one draft: greedy output is that without speculation, and both speculate."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ def relayed(draft: DraftService, targets: list[Engine]) -> Iterator[None]:
         addresses = tuple(sorted(target.address for target in targets))
         relay.update_replicas(addresses, [server.address])
         deadline = time.monotonic() + PATIENCE_S
-        while (stats := relay.snapshot()).connected_targets != addresses or (
+        while (stats := asyncio.run(relay.snapshot())).connected_targets != addresses or (
             stats.connected_drafts != (server.address,)
         ):
             assert time.monotonic() < deadline, stats

@@ -29,12 +29,15 @@ class StatusBoard:
         self._ask = ask
         self._statuses: Fresh[dict[str, Any]] = Fresh(clock)
 
-    async def read(self, view: View | None, snapshot: Callable[[], RelayStats]) -> dict[str, Any]:
+    async def read(
+        self, view: View | None, snapshot: Callable[[], Awaitable[RelayStats]]
+    ) -> dict[str, Any]:
         """The status, in JSON's types; half a second old at most."""
         return await self._statuses.get(lambda: self._collect(view, snapshot()))
 
-    async def _collect(self, view: View | None, relay: RelayStats) -> dict[str, Any]:
+    async def _collect(self, view: View | None, asked: Awaitable[RelayStats]) -> dict[str, Any]:
         targets = view.targets if view else ()
+        relay = await asked
         counted = await asyncio.gather(*map(self._counters, targets))
         switches = [relay, *(stats.direct for stats in counted if stats and stats.direct)]
         return {

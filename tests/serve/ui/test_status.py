@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from specray.errors import StreamClosedError
@@ -26,8 +27,15 @@ class Asked:
         return TargetStats(num_steps=6, num_committed=9, sources=sources)  # type: ignore[arg-type]
 
 
+def answered(stats: RelayStats) -> Callable[[], Awaitable[RelayStats]]:
+    async def answer() -> RelayStats:
+        return stats
+
+    return answer
+
+
 def read(board: StatusBoard, view: View | None = VIEW) -> dict[str, Any]:
-    return asyncio.run(board.read(view, lambda: RELAY))
+    return asyncio.run(board.read(view, answered(RELAY)))
 
 
 def test_it_tells_who_is_there_and_what_they_counted() -> None:
@@ -70,7 +78,7 @@ def test_drafts_of_targets_with_streams_of_their_own_are_counted_there() -> None
     async def ask(_address: str) -> TargetStats:
         return TargetStats(direct=direct)
 
-    status = asyncio.run(StatusBoard("own", ["m"], ask).read(VIEW, lambda: router))
+    status = asyncio.run(StatusBoard("own", ["m"], ask).read(VIEW, answered(router)))
 
     assert status["drafts"] == [{"address": "d:1", "is_connected": True, "num_sessions": 4}]
     assert status["num_sessions_without_draft"] == 2
