@@ -10,13 +10,8 @@ from specray.config.draft import (
     SimulationConfig,
 )
 from specray.config.live import LiveDraftConfig, LivePolicyConfig
-from specray.config.observability import (
-    FILE_PREFIX,
-    EngineWatchConfig,
-    LogFileConfig,
-    ObservabilityConfig,
-)
-from specray.config.plugin import TargetPluginConfig
+from specray.config.observability import FILE_PREFIX, LogFileConfig, ObservabilityConfig
+from specray.config.plugin import EngineCoreConfig, TargetPluginConfig
 from specray.config.speculation import (
     DEPTH_RULE,
     DepthRuleConfig,
@@ -34,7 +29,7 @@ __all__ = [
     "CustomDraftConfig",
     "DepthRuleConfig",
     "DraftConfig",
-    "EngineWatchConfig",
+    "EngineCoreConfig",
     "LiveDraftConfig",
     "LivePolicyConfig",
     "LogFileConfig",

@@ -49,11 +49,3 @@ class LogFileConfig(Settings):
     path: str
     is_json: bool
     level: str | int
-
-
-class EngineWatchConfig(Settings):
-    """What a target's replica asks of its engine's process."""
-
-    observability: ObservabilityConfig = ObservabilityConfig()
-    log_file: LogFileConfig | None = None
-    instance: str = ""  # the replica's id

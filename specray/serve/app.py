@@ -20,7 +20,7 @@ from specray.serve.controller import Controller
 from specray.serve.draft_server import DraftServer
 from specray.serve.http_errors import add_error_handlers
 from specray.serve.ingress import Router
-from specray.serve.settings import AppArgs, parse, plugged_in
+from specray.serve.settings import AppArgs, parse, plugged_in, plugin_config
 from specray.serve.target_server import TargetServer
 from specray.serve.ui import routes as ui
 
@@ -141,10 +141,9 @@ def _server(
     if args.speculation.max_depth == 0:
         return {"bind_kwargs": given, "deployment_cls": direct.PlainServer} if given else {}
     own = {
+        "plugin": plugin_config(args),
         "listen_host": args.speculation.listen_host,
         "controller": controller,
-        "observability": args.observability,
-        "has_drafts": args.has_drafts,
     }
     return {"bind_kwargs": own | given, "deployment_cls": TargetServer}
 

@@ -25,7 +25,7 @@ from specray.models.sources import ngram_folder, resolve
 from specray.models.tokenizers import check_same_tokenizer, read_tokens
 from specray.models.vocabulary import Vocabulary, shared_tokens
 from specray.serve.engine_drafter import check_engine_drafter, drafting_config
-from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
+from specray.target.names import HARDWARE_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 
 _OURS = ("scheduler_cls", "worker_cls", "async_scheduling")
 _ENVIRONMENT = {  # what our plug-ins plug into
@@ -169,19 +169,6 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
     if args.speculation.max_depth == 0:
         plain = {name: value for name, value in given.items() if name != "speculative_config"}
         return target if drafter is None else _changed(target, engine_kwargs=plain)
-    plugin = TargetPluginConfig(
-        max_depth=args.speculation.max_depth,
-        has_drafts=args.has_drafts,
-        policy=args.speculation.policy,
-        trust_draft_distributions=args.speculation.trust_draft_distributions,
-        hardware=args.speculation.hardware,
-        timeline=args.observability.timeline,
-        data_path=args.speculation.data_path,
-        stall_timeout_s=args.speculation.stall_timeout_s,
-        ngrams=args.draft.ngram.model if args.draft.uses_ngrams and args.draft.ngram else None,
-        shared_tokens=args.draft.shared_tokens,
-        shared_between_tenants=args.draft.prompt_lookup.shared_between_tenants,
-    )
     # FLOPs and bytes of each step, for its arithmetic intensity: some 60 µs a step.
     engine_kwargs = {"enable_mfu_metrics": True} | given
     engine_kwargs |= {
@@ -190,10 +177,27 @@ def plugged_in(args: AppArgs, target: LLMConfig) -> LLMConfig:
         "async_scheduling": False,
         "speculative_config": drafting_config(drafter or _NO_DRAFTER, args.speculation.max_depth),
         "additional_config": (given.get("additional_config") or {})
-        | {CONFIG_KEY: plugin.model_dump(mode="json")},
+        | {HARDWARE_KEY: args.speculation.hardware},
     }
     runtime_env = (target.runtime_env or {}) | {"env_vars": _variables(target) | _ENVIRONMENT}
     return _changed(target, engine_kwargs=engine_kwargs, runtime_env=runtime_env)
+
+
+def plugin_config(args: AppArgs) -> TargetPluginConfig:
+    """What the plug-ins in the targets' engines are told."""
+    draft, speculation = args.draft, args.speculation
+    return TargetPluginConfig(
+        max_depth=speculation.max_depth,
+        has_drafts=args.has_drafts,
+        policy=speculation.policy,
+        trust_draft_distributions=speculation.trust_draft_distributions,
+        data_path=speculation.data_path,
+        stall_timeout_s=speculation.stall_timeout_s,
+        ngrams=draft.ngram.model if draft.uses_ngrams and draft.ngram else None,
+        shared_tokens=draft.shared_tokens,
+        shared_between_tenants=draft.prompt_lookup.shared_between_tenants,
+        observability=args.observability,
+    )
 
 
 def _variables(target: LLMConfig) -> dict[str, Any]:

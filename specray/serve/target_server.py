@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 
-from specray.config import EngineWatchConfig, ObservabilityConfig
+from specray.config import EngineCoreConfig, TargetPluginConfig
 from specray.control.reports import TargetReport, TargetReporter
 from specray.serve.direct import Front, FrontConfig
 from specray.serve.logs import engine_log, join_serve
@@ -29,22 +29,19 @@ class TargetServer(LLMServer):
     async def __init__(  # type: ignore[misc]  # Serve awaits constructors
         self,
         llm_config: LLMConfig,
+        plugin: TargetPluginConfig,
         listen_host: str,
         controller: DeploymentHandle,
-        observability: ObservabilityConfig,
         front: FrontConfig | None = None,
-        *,
-        has_drafts: bool = True,
     ) -> None:
         """Takes what it serves, and with whom it speaks.
 
         Args:
             llm_config: Ray Serve LLM's.
+            plugin: how it speculates.
             listen_host: address of its stream server, or `auto`.
             controller: hears of it, and says what the policy is.
-            observability: what its engine writes down.
             front: for direct streaming; None if routers stand between it and the clients.
-            has_drafts: whether there is a pool of drafts.
         """
         from specray.target import rendezvous, workarounds  # vLLM, in the replica only
 
@@ -52,17 +49,21 @@ class TargetServer(LLMServer):
         join_serve()
         replica = serve.get_replica_context()
         instance = replica.replica_id.unique_id
-        watch = EngineWatchConfig(
-            observability=observability, log_file=engine_log(), instance=instance
+        rendezvous.offer(
+            EngineCoreConfig(
+                plugin=plugin,
+                listen_host=listen_address(listen_host),
+                log_file=engine_log(),
+                instance=instance,
+            )
         )
-        rendezvous.offer_host(listen_address(listen_host), watch)
         self._front = Front(front, instance) if front is not None else None
         with _all_cores():
             await super().__init__(llm_config)
         self._controller = controller
         self._member = Member("target", rendezvous.take_address())
         self._policy: SpeculationPolicy | None = None
-        self._metrics = TargetMetrics(has_drafts=has_drafts)
+        self._metrics = TargetMetrics(has_drafts=plugin.has_drafts)
         self._reporter = TargetReporter(replica.deployment, time.monotonic)
         self._report: TargetReport | None = None
         self._heart = asyncio.create_task(

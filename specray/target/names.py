@@ -4,8 +4,8 @@ SCHEDULER_CLS = "specray.target.scheduler.SpeculativeScheduler"
 WORKER_CLS = "specray.target.worker.SpecrayWorker"
 PROPOSER_CLS = "specray.target.proposer.NoProposer"
 
-CONFIG_KEY = "specray"
-"""Our entry in vLLM's `additional_config`."""
+HARDWARE_KEY = "specray_hardware"
+"""Our entry in vLLM's `additional_config`: what the config file calls the hardware, or `auto`."""
 
 ROUTER_ARG = "specray_router"
 """Key of `vllm_xargs` in which a router names itself, so that the target knows its stream."""

@@ -1,8 +1,9 @@
-"""How the engine core's process tells its parent, the replica, where its stream server listens.
+"""How a replica and its engine core's process tell each other what vLLM has no place for.
 
-vLLM starts the engine core as a child and offers a plug-in no way to answer. `additional_config`
-goes into the compile cache's key, so a name that changes at every start would cost a compilation:
-parent and child meet at a file named after the parent's pid in a folder only their user can enter.
+vLLM starts the engine core as a child, offers a plug-in no way to answer, and hashes
+`additional_config` into the key of its compile cache: where the stream server listens would cost a
+compilation at every start, how long a step waits one at every change. So parent and child meet at
+a file named after the parent's pid in a folder only their user can enter.
 """
 
 import os
@@ -10,7 +11,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from specray.config import EngineWatchConfig
+from specray.config import EngineCoreConfig
 from specray.errors import StartupError
 
 
@@ -28,30 +29,22 @@ def folder() -> Path:
     return path
 
 
-def offer_host(host: str, watch: EngineWatchConfig | None = None) -> None:
-    """In the replica, before the engine starts.
-
-    Args:
-        host: the address its stream server may listen on.
-        watch: what it is to write down about its requests.
-    """
+def offer(config: EngineCoreConfig) -> None:
+    """In the replica, before the engine starts."""
     _file(os.getpid(), "address").unlink(missing_ok=True)  # of a dead process with our pid
-    _write(_file(os.getpid(), "host"), host)
-    _write(_file(os.getpid(), "watch"), (watch or EngineWatchConfig()).model_dump_json())
+    _write(_file(os.getpid(), "config"), config.model_dump_json())
 
 
-def read_host() -> str:
-    """In the engine core: the host to listen on; the loopback address if nobody chose."""
-    path = _file(os.getppid(), "host")
-    return path.read_text() if path.exists() else "127.0.0.1"
+def read() -> EngineCoreConfig:
+    """In the engine core.
 
-
-def read_watch() -> EngineWatchConfig:
-    """In the engine core: what to write down; nothing if nobody asked."""
-    path = _file(os.getppid(), "watch")
+    Raises:
+        StartupError: the engine was not started by a target of ours.
+    """
+    path = _file(os.getppid(), "config")
     if not path.exists():
-        return EngineWatchConfig()
-    return EngineWatchConfig.model_validate_json(path.read_text())
+        raise StartupError("specray's scheduler runs only in an engine that specray has started")
+    return EngineCoreConfig.model_validate_json(path.read_text())
 
 
 def publish_address(address: str) -> None:
@@ -60,7 +53,7 @@ def publish_address(address: str) -> None:
 
 
 def take_address() -> str:
-    """In the replica, once the engine has started; clears the files.
+    """In the replica, once the engine has started; leaves no file.
 
     Raises:
         StartupError: the engine runs without our scheduler, or the scheduler did not come up.
@@ -70,8 +63,7 @@ def take_address() -> str:
         raise StartupError("the target's engine started but published no stream address")
     address = path.read_text()
     path.unlink()
-    for what in ("host", "watch"):
-        _file(os.getpid(), what).unlink(missing_ok=True)
+    _file(os.getpid(), "config").unlink(missing_ok=True)
     return address
 
 

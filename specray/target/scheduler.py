@@ -21,7 +21,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from specray.config import EngineWatchConfig, TargetPluginConfig
+from specray.config import EngineCoreConfig, TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.control.planner import Planner
 from specray.control.roofline import StepLoad
@@ -36,7 +36,7 @@ from specray.target.drafter_context import DrafterContext
 from specray.target.engine_drafter import DRAFTING_S, find_drafter
 from specray.target.engine_drafts import NO_DRAFTER
 from specray.target.load import LoadMeter, Queues
-from specray.target.names import CONFIG_KEY
+from specray.target.names import HARDWARE_KEY
 from specray.target.orphan import end_with_parent
 from specray.target.service import Direct, RouterStreams
 from specray.target.speculation import Speculation
@@ -74,20 +74,21 @@ class SpeculativeScheduler(Scheduler):
                 "specray runs one batch at a time: set pipeline_parallel_size to 1 and use "
                 "tensor_parallel_size"
             )
-        config = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
+        core = rendezvous.read()
+        config = core.plugin
         self._trusts_distributions = config.trust_draft_distributions
         vocab_size = vllm_config.model_config.get_vocab_size()
         self._num_spec_tokens: int = vllm_config.num_speculative_tokens
-        self._journal = _open_journal(rendezvous.read_watch())
+        self._journal = _open_journal(core)
         buffer = ProposalBuffer(vocab_size, config.max_depth)
-        self._timeline = open_timeline(config.timeline, "target")
+        self._timeline = open_timeline(config.observability.timeline, "target")
         self._streams = RouterStreams(
             buffer, config.policy, timeline=self._timeline, direct=_direct_path(config)
         )
-        self._hardware = config.hardware
-        self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, config.hardware))
+        self._hardware: str = vllm_config.additional_config[HARDWARE_KEY]
+        self._step_times = StepTimeFile(hardware.step_time_key(vllm_config, self._hardware))
         roofline = hardware.find_roofline(
-            vllm_config, config.hardware, self._step_times.read_hardware()
+            vllm_config, self._hardware, self._step_times.read_hardware()
         )
         self._planner = Planner(config.policy.depth_rule, roofline=roofline)
         self._step_times.load(self._planner.step_time)
@@ -116,7 +117,7 @@ class SpeculativeScheduler(Scheduler):
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._is_queue_stuck = False  # for want of a place or of memory; it waits no longer by us
         self._is_settled = False  # vLLM starts its own threads after this constructor
-        self._server = serve_target(self._streams, self._streams, rendezvous.read_host())
+        self._server = serve_target(self._streams, self._streams, core.listen_host)
         rendezvous.publish_address(self._server.address)
 
     def add_request(self, request: Request) -> None:
@@ -390,7 +391,7 @@ def _direct_path(config: TargetPluginConfig) -> Direct | None:
     return partial(DirectPath, name, config.stall_timeout_s)
 
 
-def _open_journal(watch: EngineWatchConfig) -> Journal:
-    if watch.log_file is not None:
-        logs.write_to(watch.log_file)
-    return open_journal(watch.observability, "target", watch.instance)
+def _open_journal(core: EngineCoreConfig) -> Journal:
+    if core.log_file is not None:
+        logs.write_to(core.log_file)
+    return open_journal(core.plugin.observability, "target", core.instance)

@@ -9,7 +9,6 @@ from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.errors import StartupError
 from specray.target import (
@@ -24,7 +23,7 @@ from specray.target import (
     workarounds,
 )
 from specray.target.engine_drafter import DRAFTING_S, DraftingClock, with_drafting
-from specray.target.names import CONFIG_KEY
+from specray.target.names import HARDWARE_KEY
 from specray.types import TruncatedDistributions
 
 if current_platform.is_cpu():
@@ -65,10 +64,8 @@ class SpecrayWorker(_Worker):
         runner.specray_clock = DraftingClock(self.device)
         workarounds.let_heads_read_all(runner)
         if not current_platform.is_cpu():  # before the model takes the memory
-            plugin = TargetPluginConfig.model_validate(
-                self.vllm_config.additional_config[CONFIG_KEY]
-            )
-            self._measured = hardware.measure_device(self.vllm_config, plugin.hardware, self.device)
+            name = self.vllm_config.additional_config[HARDWARE_KEY]
+            self._measured = hardware.measure_device(self.vllm_config, name, self.device)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """Run a step, with its proposals' distributions within the model runner's reach."""

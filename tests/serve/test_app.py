@@ -94,7 +94,7 @@ def test_without_a_draft_pool_targets_speculate_by_themselves(args: dict[str, An
     assert bound["drafts"] == []
     (target,) = bound["llm_deployments"].values()
     assert target._bound_deployment.func_or_class.__name__ == "TargetServer"
-    assert target._bound_deployment.init_kwargs["has_drafts"] is False
+    assert target._bound_deployment.init_kwargs["plugin"].has_drafts is False
     controller = bound["controller"]._bound_deployment
     assert controller.init_args[2] is None  # the pool to size
 

@@ -8,11 +8,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from specray.config import TargetPluginConfig
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import NGRAM_FILE
-from specray.serve.settings import AppArgs, parse, plugged_in
-from specray.target.names import CONFIG_KEY, PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
+from specray.serve.settings import AppArgs, parse, plugged_in, plugin_config
+from specray.target.names import PROPOSER_CLS, SCHEDULER_CLS, WORKER_CLS
 from tests.tokenizers_util import byte_level, sentencepiece
 
 
@@ -356,10 +355,25 @@ def test_the_engine_gets_the_plug_ins(args: dict[str, Any]) -> None:
         "model": PROPOSER_CLS,
         "num_speculative_tokens": 3,
     }
-    plugin = TargetPluginConfig.model_validate(engine_kwargs["additional_config"][CONFIG_KEY])
+    plugin = plugin_config(parsed)
     assert (plugin.max_depth, plugin.policy.max_wait_ms) == (3, 7.0)
     assert not plugin.trust_draft_distributions
     assert plugin.ngrams is None
+
+
+def test_what_may_be_tuned_costs_no_compilation(args: dict[str, Any]) -> None:
+    """vLLM hashes an engine's arguments, `additional_config` too, into its compile cache's key."""
+    before = plugged_in(parse(args), parse(args).target).engine_kwargs
+    args["speculation"] |= {
+        "max_wait_ms": 20.0,
+        "depth_policy": {"name": "fixed", "depth": 2},
+        "stall_timeout_s": 3.0,
+        "trust_draft_distributions": True,
+    }
+    args["draft"] = {"prompt_lookup": {"shared_tokens": 1000}}
+    args["observability"] = {"session_log": True, "timeline": "/tmp/timeline"}
+
+    assert plugged_in(parse(args), parse(args).target).engine_kwargs == before
 
 
 def test_vllms_own_drafter_stays_and_gets_our_depth(args: dict[str, Any], tmp_path: Path) -> None:
@@ -423,8 +437,7 @@ def test_the_engine_knows_whether_there_are_drafts(
 ) -> None:
     args["draft"] = {"method": method}
     parsed = parse(args)
-    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
-    assert TargetPluginConfig.model_validate(additional[CONFIG_KEY]).has_drafts is has_drafts
+    assert plugin_config(parsed).has_drafts is has_drafts
     assert parsed.has_drafts is has_drafts
 
 
@@ -440,8 +453,7 @@ def test_targets_get_the_table_that_their_drafts_use(
         "model": {"model": args["target"]["model_loading_config"]["model_source"]},
     }
     parsed = parse(args)
-    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
-    folder = TargetPluginConfig.model_validate(additional[CONFIG_KEY]).ngrams
+    folder = plugin_config(parsed).ngrams
 
     assert knows == (folder is not None and (Path(folder) / NGRAM_FILE).is_file())
 
@@ -459,8 +471,7 @@ def test_targets_remember_as_much_as_their_drafts_look_up(
         "prompt_lookup": {"shared_tokens": 100, "shared_between_tenants": True},
     }
     parsed = parse(args)
-    additional = plugged_in(parsed, parsed.target).engine_kwargs["additional_config"]
-    plugin = TargetPluginConfig.model_validate(additional[CONFIG_KEY])
+    plugin = plugin_config(parsed)
 
     assert (plugin.shared_tokens, plugin.shared_between_tenants) == (expected, True)
 
@@ -483,7 +494,7 @@ def test_an_empty_additional_config_is_none(args: dict[str, Any]) -> None:
     parsed = parse(args)
     plugged = plugged_in(parsed, parsed.target)
 
-    assert set(plugged.engine_kwargs["additional_config"]) == {CONFIG_KEY}
+    assert set(plugged.engine_kwargs["additional_config"]) == {"specray_hardware"}
 
 
 def test_nothing_that_ray_derived_before_survives(args: dict[str, Any], tmp_path: Path) -> None:

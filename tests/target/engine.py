@@ -19,7 +19,7 @@ import psutil
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.inputs import TokensPrompt
 
-from specray.config import TargetPluginConfig
+from specray.config import EngineCoreConfig, TargetPluginConfig
 from specray.draft.proposer import Proposer
 from specray.draft.service import DraftService
 from specray.errors import SessionRejectedError
@@ -173,11 +173,11 @@ def specray_engine(
             "num_speculative_tokens": MAX_DEPTH,
         },
         "additional_config": {
-            names.CONFIG_KEY: plugin.model_dump(mode="json"),
+            names.HARDWARE_KEY: "auto",
             "journal": str(journal),
         },
     }
-    rendezvous.offer_host("127.0.0.1")
+    rendezvous.offer(EngineCoreConfig(plugin=plugin))
     with plain_engine(model, **ours | kwargs) as engine:
         yield Engine(engine, rendezvous.take_address(), journal)
 

@@ -10,13 +10,12 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
-from specray.config import TargetPluginConfig
 from specray.control.depth import DepthPlan
 from specray.control.latency import WaitTime
 from specray.control.planner import Planner
 from specray.control.survival import Offer
+from specray.target import rendezvous
 from specray.target.engine_drafter import find_drafter
-from specray.target.names import CONFIG_KEY
 from specray.target.patience import Patience
 from specray.target.scheduler import SpeculativeScheduler
 from specray.target.session import Session
@@ -95,13 +94,12 @@ class StubbornScheduler(ObservedScheduler):
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        plugin = TargetPluginConfig.model_validate(vllm_config.additional_config[CONFIG_KEY])
         speculation = Speculation(
             self._streams._buffer,
             self._streams,
             planner=StubbornPlanner(),
             patience=StubbornPatience(),
-            stop_gap=make_stop_gap(plugin),
+            stop_gap=make_stop_gap(rendezvous.read().plugin),
             drafter=find_drafter(vllm_config.speculative_config, self.max_model_len),
             max_depth=vllm_config.num_speculative_tokens,
         )

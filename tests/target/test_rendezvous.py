@@ -5,9 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from specray.config import EngineWatchConfig, LogFileConfig, ObservabilityConfig
+from specray.config import (
+    EngineCoreConfig,
+    LogFileConfig,
+    ObservabilityConfig,
+    TargetPluginConfig,
+)
 from specray.errors import StartupError
 from specray.target import rendezvous
+from specray.types import SpeculationPolicy
+
+CONFIG = EngineCoreConfig(
+    plugin=TargetPluginConfig(
+        max_depth=3,
+        policy=SpeculationPolicy(max_wait_ms=7.0),
+        trust_draft_distributions=True,
+        observability=ObservabilityConfig(traces="file:/spans"),
+    ),
+    listen_host="10.0.0.7",
+    log_file=LogFileConfig(path="/logs/engine.log", is_json=True, level=20),
+    instance="r1",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -27,44 +45,33 @@ def in_engine_core(temp_folder: Path, code: str) -> str:
 
 
 def test_parent_and_child_meet(temp_folder: Path) -> None:
-    rendezvous.offer_host("10.0.0.7")
-    code = "rendezvous.publish_address(rendezvous.read_host() + ':1234')"
+    rendezvous.offer(CONFIG)
+    code = "rendezvous.publish_address(rendezvous.read().listen_host + ':1234')"
     in_engine_core(temp_folder, code)
 
     assert rendezvous.take_address() == "10.0.0.7:1234"
 
 
-def test_without_a_choice_streams_stay_on_this_machine(temp_folder: Path) -> None:
-    assert in_engine_core(temp_folder, "print(rendezvous.read_host())") == "127.0.0.1"
+def test_the_engine_learns_all_that_it_is_told(temp_folder: Path) -> None:
+    rendezvous.offer(CONFIG)
+
+    assert in_engine_core(temp_folder, "print(repr(rendezvous.read()))") == repr(CONFIG)
 
 
-def test_the_engine_learns_what_to_write_down(temp_folder: Path) -> None:
-    log_file = LogFileConfig(path="/logs/engine.log", is_json=True, level=20)
-    watch = EngineWatchConfig(
-        observability=ObservabilityConfig(traces="file:/spans"), log_file=log_file, instance="r1"
-    )
-    rendezvous.offer_host("127.0.0.1", watch)
-
-    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == repr(watch)
-
-
-def test_nothing_is_written_down_unless_asked_for(temp_folder: Path) -> None:
-    expected = repr(EngineWatchConfig())
-
-    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == expected
-    rendezvous.offer_host("127.0.0.1")
-    assert in_engine_core(temp_folder, "print(repr(rendezvous.read_watch()))") == expected
+def test_an_engine_that_nobody_has_told_anything_says_so(temp_folder: Path) -> None:
+    with pytest.raises(StartupError, match="specray has started"):
+        rendezvous.read()
 
 
 def test_an_engine_that_publishes_nothing_is_an_error() -> None:
-    rendezvous.offer_host("127.0.0.1")
+    rendezvous.offer(CONFIG)
 
     with pytest.raises(StartupError, match="published no stream address"):
         rendezvous.take_address()
 
 
 def test_an_address_is_taken_once_and_nothing_is_left(temp_folder: Path) -> None:
-    rendezvous.offer_host("127.0.0.1")
+    rendezvous.offer(CONFIG)
     in_engine_core(temp_folder, "rendezvous.publish_address('127.0.0.1:1')")
     rendezvous.take_address()
 
@@ -75,7 +82,7 @@ def test_an_address_is_taken_once_and_nothing_is_left(temp_folder: Path) -> None
 
 def test_an_address_left_by_a_dead_process_of_the_same_pid_is_not_taken(temp_folder: Path) -> None:
     in_engine_core(temp_folder, "rendezvous.publish_address('127.0.0.1:1')")
-    rendezvous.offer_host("127.0.0.1")
+    rendezvous.offer(CONFIG)
 
     with pytest.raises(StartupError):
         rendezvous.take_address()

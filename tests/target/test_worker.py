@@ -9,7 +9,6 @@ from vllm.config import CompilationMode
 from vllm.platforms import current_platform
 from vllm.v1.outputs import ModelRunnerOutput
 
-from specray.config import TargetPluginConfig
 from specray.control.hardware import HardwareProfile
 from specray.target import (
     drawing,
@@ -23,9 +22,9 @@ from specray.target import (
     workarounds,
 )
 from specray.target import worker as worker_module
-from specray.target.names import CONFIG_KEY
+from specray.target.names import HARDWARE_KEY
 from specray.target.worker import HARDWARE, SpecrayWorker, dense_draft_probs
-from specray.types import SpeculationPolicy, TruncatedDistributions
+from specray.types import TruncatedDistributions
 
 VOCAB_SIZE = 7
 
@@ -123,8 +122,6 @@ def test_a_gpus_worker_tells_once_what_it_measured(monkeypatch: pytest.MonkeyPat
 
     outputs = [ModelRunnerOutput([], {}), *(ModelRunnerOutput(["a"], {"a": 0}) for _ in range(2))]
     profile = HardwareProfile("new", 1e12, {"bfloat16": 1e14}, 3e10)
-    policy = SpeculationPolicy()
-    plugin = TargetPluginConfig(max_depth=4, policy=policy, trust_draft_distributions=True)
 
     def build_model_runner(worker: Any) -> None:
         worker.use_v2_model_runner, worker.model_runner = False, Runner()
@@ -141,7 +138,7 @@ def test_a_gpus_worker_tells_once_what_it_measured(monkeypatch: pytest.MonkeyPat
         hardware, "measure_device", lambda *args: measured.append(args[1:]) or profile
     )
     worker: Any = object.__new__(SpecrayWorker)
-    worker.vllm_config = SimpleNamespace(additional_config={CONFIG_KEY: plugin.model_dump()})
+    worker.vllm_config = SimpleNamespace(additional_config={HARDWARE_KEY: "auto"})
     worker.init_device()
     told = [getattr(worker.sample_tokens(None), HARDWARE, None) for _ in outputs]
 
