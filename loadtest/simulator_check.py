@@ -27,6 +27,7 @@ import numpy as np
 import yaml
 
 from loadtest.lookup_acceptance import Answer
+from loadtest.measured_steps import MeasuredSteps
 from loadtest.record_agreement import replay
 from loadtest.step_time_error import Step, read_recorded
 from specray.cli.bench.client import Endpoint, Request
@@ -44,7 +45,7 @@ from specray.simulate.agreement import Agreement
 from specray.simulate.cluster import ClusterSettings, simulate
 from specray.simulate.draft import DraftSettings
 from specray.simulate.network import NetworkSettings
-from specray.simulate.step_laws import ConstantSteps, MeasuredSteps
+from specray.simulate.step_laws import ConstantSteps
 from specray.simulate.summary import summarise
 from specray.simulate.target import TargetSettings
 from specray.types import SpeculationPolicy

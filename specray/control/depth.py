@@ -1,7 +1,6 @@
 """How many draft tokens each request verifies in a step."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,14 +52,6 @@ class DepthPlan:
     def goodput(self) -> float:
         """Committed tokens per second of the whole batch (SmartSpec, arXiv 2406.14066)."""
         return self.num_expected / self.step_s if self.step_s > 0 else 0.0
-
-
-def even_chains(rates: Sequence[float], max_depths: Sequence[int]) -> Chains:
-    """Chains whose tokens are each accepted with their request's rate."""
-    limits = np.asarray(max_depths, np.intp)
-    places = np.arange(1, limits.max(initial=0) + 1)
-    survivals = np.asarray(rates, np.float64)[:, None] ** places
-    return Chains(np.where(places <= limits[:, None], survivals, 0.0), limits)
 
 
 def plan_depths(chains: Chains, batch: Batch, step_time: StepTime) -> DepthPlan:

@@ -5,7 +5,7 @@ arithmetic intensity lies left of the ridge, and by its FLOPs right of it.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from specray.control.hardware import HardwareProfile
 
 Numbers = NDArray[np.float64]
-Side = Literal["memory", "compute"]
-"""What a step is bound by."""
 
 
 class StepLoad(NamedTuple):
@@ -109,12 +107,9 @@ class Intensity(NamedTuple):
     """Where a step lies on the roofline."""
 
     flops_per_byte: float  # the arithmetic intensity of the step
-    ridge: float  # that from which on the hardware is bound by its FLOPs
-
-    @property
-    def side(self) -> Side:
-        """Left of the ridge verification is nearly free, right of it each draft token costs."""
-        return "compute" if self.flops_per_byte > self.ridge else "memory"
+    # That from which on the hardware is bound by its FLOPs: left of it verification is nearly free,
+    # right of it each draft token costs.
+    ridge: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,15 +35,8 @@ class DepthFigures(NamedTuple):
         return self.mbsu if self.token_rate_ratio is None else self.token_rate_ratio
 
 
-def block_efficiency(acceptance_rate: float, depth: int) -> float:
-    """Tokens per verification when each draft token is accepted with the same probability."""
-    if acceptance_rate == 1.0:
-        return depth + 1.0
-    return (1 - acceptance_rate ** (depth + 1)) / (1 - acceptance_rate)
-
-
 def block_efficiencies(rates: Sequence[float]) -> list[float]:
-    """The same for depths 0, 1, ... when the acceptance depends on the place in the chain.
+    """Tokens per verification at depths 0, 1, ...
 
     Args:
         rates: of each place, given that all before it were accepted.

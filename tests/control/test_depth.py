@@ -14,11 +14,11 @@ from specray.control.depth import (
     Chains,
     DepthPlan,
     Numbers,
-    even_chains,
     plan_depths,
     uniform_plan,
 )
 from specray.control.roofline import StepLoad
+from tests.control.chains import even_chains
 
 rates = st.floats(0.0, 1.0)
 chance_chains = st.lists(st.lists(rates, max_size=4), max_size=3)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from specray.control.depth import Batch, Numbers, even_chains
+from specray.control.depth import Batch, Numbers
 from specray.control.policies import DepthPolicy, make_policy
 from specray.control.roofline import StepLoad
 from specray.types import (
@@ -12,6 +12,7 @@ from specray.types import (
     GoodputRule,
     QpsRule,
 )
+from tests.control.chains import even_chains
 
 
 class Free:

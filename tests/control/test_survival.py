@@ -7,8 +7,8 @@ import pytest
 
 from specray.control.acceptance import request_acceptance
 from specray.control.calibration import Calibration, expected_error
-from specray.control.depth import even_chains
 from specray.control.survival import Offer, SurvivalModel, Verification
+from tests.control.chains import even_chains
 
 DEPTH = 4
 Chance = Callable[[float, int], float]

@@ -1,7 +1,7 @@
 import pytest
 
+from loadtest.measured_steps import MeasuredSteps
 from specray.control.roofline import StepLoad
-from specray.simulate.step_laws import MeasuredSteps
 
 TABLE = MeasuredSteps((1, 4), (1, 3), ((0.1, 0.2), (0.4, 0.8)))
 
