@@ -1,11 +1,11 @@
 """What one turn of the engine has to say, gathered into one frame per router."""
 
-from collections import defaultdict
 from dataclasses import replace
 
 from specray.draft.directory import Address
 from specray.draft.inbox import Router
-from specray.types import Proposal, ProposalFrame
+from specray.types import Proposal
+from specray.wire.mail import ProposalMail
 
 _MAX_REPORTED = 4096  # beyond, one is reported twice at worst
 
@@ -18,21 +18,19 @@ class Replies:
     """
 
     def __init__(self) -> None:
-        self._proposals: dict[Router, list[Proposal]] = defaultdict(list)
-        self._lost: dict[Router, list[int]] = defaultdict(list)
+        self._mail = ProposalMail[Router]()
         self._reported: dict[Address, None] = {}  # oldest first; a router may never speak of them
 
     def add_proposal(self, address: Address, proposal: Proposal, draft_time_us: int) -> None:
         """Adds a proposal, under the router's session id."""
-        self._proposals[address.router].append(
-            replace(proposal, session_id=address.session_id, draft_time_us=draft_time_us)
-        )
+        theirs = replace(proposal, session_id=address.session_id, draft_time_us=draft_time_us)
+        self._mail.propose(address.router, theirs)
 
     def add_lost(self, address: Address) -> None:
         """Reports a session that is not held."""
         if address not in self._reported:
             self._reported[address] = None
-            self._lost[address.router].append(address.session_id)
+            self._mail.lose(address.router, address.session_id)
         if len(self._reported) > _MAX_REPORTED:
             del self._reported[next(iter(self._reported))]
 
@@ -42,14 +40,10 @@ class Replies:
 
     def forget(self, router: Router) -> None:
         """Drops everything about a router that has gone."""
-        self._proposals.pop(router, None)
-        self._lost.pop(router, None)
+        self._mail.discard(router)
         self._reported = {a: None for a in self._reported if a.router is not router}
 
     def send(self) -> None:
         """Sends each router its frame, if there is anything for it."""
-        for router in self._proposals.keys() | self._lost.keys():
-            proposals, lost = self._proposals.get(router, ()), self._lost.get(router, ())
-            router.send(ProposalFrame(tuple(proposals), tuple(lost)))
-        self._proposals.clear()
-        self._lost.clear()
+        for router, frame in self._mail.take().items():
+            router.send(frame)

@@ -9,8 +9,8 @@ from itertools import count
 from typing import get_args
 from zlib import crc32
 
-from specray.router.mail import ProposalMail, SessionMail
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame
+from specray.wire.mail import ProposalMail, SessionMail
 from specray.wire.stats import Reason
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class SessionTable:
 
     def from_target(self, target: str, frame: SessionFrame) -> dict[str, SessionFrame]:
         """What the drafts are to be sent, one frame each, when `target` sends `frame`."""
-        mail = SessionMail()
+        mail = SessionMail[str]()
         for opened in frame.opens:
             self._open(target, opened, mail)
         for commit in frame.commits:
@@ -79,14 +79,14 @@ class SessionTable:
                 self._commit(target, commit, mail)
         for target_id in frame.closes:
             self._close(target, target_id, mail)
-        return mail.frames()
+        return mail.take()
 
     def from_draft(self, draft: str, frame: ProposalFrame) -> dict[str, ProposalFrame]:
         """What the targets are to be sent when `draft` sends `frame`; unknown ids are dropped."""
         state = self._drafts.get(draft)
         if state is None:
             return {}
-        mail = ProposalMail()
+        mail = ProposalMail[str]()
         for proposal in frame.proposals:
             session = state.sessions.get(proposal.session_id)
             if session is not None:
@@ -98,21 +98,21 @@ class SessionTable:
             session = state.sessions.get(relay_id)
             if session is not None:
                 self._lose(session, "draft_evicted", mail)
-        return mail.frames()
+        return mail.take()
 
     def add_draft(self, draft: str) -> dict[str, ProposalFrame]:
         """`draft` takes sessions from now on; targets hear that their homeless ones may reopen."""
         self._drafts.setdefault(draft, _Draft())
-        mail = ProposalMail()
+        mail = ProposalMail[str]()
         for target, target_ids in self._homeless.items():
             for target_id in sorted(target_ids):
                 mail.lose(target, target_id)
         self._homeless.clear()
-        return mail.frames()
+        return mail.take()
 
     def remove_draft(self, draft: str, reason: Reason) -> dict[str, ProposalFrame]:
         """`draft` has died or stalled: targets hear that its sessions are lost."""
-        mail = ProposalMail()
+        mail = ProposalMail[str]()
         state = self._drafts.pop(draft, _Draft())
         for session in state.sessions.values():
             self.fallbacks[reason] += 1
@@ -121,7 +121,7 @@ class SessionTable:
             mail.lose(session.target, session.target_id)
         if reason == "draft_stalled":
             self._suspects.add(draft)
-        return mail.frames()
+        return mail.take()
 
     def keep_drafts(self, drafts: frozenset[str]) -> None:
         """Forget the conduct of drafts that are not among these."""
@@ -129,12 +129,12 @@ class SessionTable:
 
     def remove_target(self, target: str) -> dict[str, SessionFrame]:
         """`target` has gone: drafts are to close its sessions."""
-        mail = SessionMail()
+        mail = SessionMail[str]()
         for session in self._targets.pop(target, {}).values():
             self._detach(session)
             mail.close(session.draft, session.relay_id)
         self._homeless.pop(target, None)
-        return mail.frames()
+        return mail.take()
 
     def stalled(self, timeout_s: float) -> list[str]:
         """The drafts that owe proposals and have made none for longer than `timeout_s`.
@@ -144,7 +144,7 @@ class SessionTable:
         deadline = self._clock() - timeout_s
         return [a for a, draft in self._drafts.items() if draft.has_stalled(deadline)]
 
-    def _open(self, target: str, opened: OpenSession, mail: SessionMail) -> None:
+    def _open(self, target: str, opened: OpenSession, mail: SessionMail[str]) -> None:
         self._close(target, opened.session_id, mail)
         draft = self._pick()
         if draft is None:
@@ -158,7 +158,7 @@ class SessionTable:
         self._drafts[draft].sessions[session.relay_id] = session
         mail.open(draft, replace(opened, session_id=session.relay_id))
 
-    def _commit(self, target: str, commit: Commit, mail: SessionMail) -> None:
+    def _commit(self, target: str, commit: Commit, mail: SessionMail[str]) -> None:
         session = self._targets.get(target, {}).get(commit.session_id)
         if session is None:
             return
@@ -170,7 +170,7 @@ class SessionTable:
             owing.pop(session.relay_id, None)
         mail.commit(session.draft, replace(commit, session_id=session.relay_id, accepted=()))
 
-    def _close(self, target: str, target_id: int, mail: SessionMail) -> None:
+    def _close(self, target: str, target_id: int, mail: SessionMail[str]) -> None:
         self._homeless.get(target, set()).discard(target_id)
         session = self._targets.get(target, {}).pop(target_id, None)
         if session is not None:
@@ -193,7 +193,7 @@ class SessionTable:
         if proposal.commit_sent_at_ns != session.commit_sent_at_ns:
             draft.owing[session.relay_id] = self._clock()  # behind, but moving: it still owes
 
-    def _lose(self, session: _Session, reason: Reason, mail: ProposalMail) -> None:
+    def _lose(self, session: _Session, reason: Reason, mail: ProposalMail[str]) -> None:
         self.fallbacks[reason] += 1
         _log.info("Lost its draft %s: %s", session.draft, reason, extra=session.names)
         self._detach(session)

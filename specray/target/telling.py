@@ -1,12 +1,11 @@
 """What drafts are told of sessions: announcements, commits, ends; one frame per router and step."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from specray.target.session import Session
 from specray.types import Commit, OpenSession, SessionFrame, SpeculationPolicy
+from specray.wire.mail import SessionMail
 
 _MOST_DOUBLINGS = 10  # of a pause, in tokens
 
@@ -32,13 +31,6 @@ class Streams(Protocol):
         """Routers whose stream ended, since the last call."""
 
 
-@dataclass(slots=True)
-class _Outgoing:
-    opens: list[OpenSession] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    closes: list[int] = field(default_factory=list)
-
-
 class Telling:
     """Frames in the making, and what each session's draft has been told."""
 
@@ -47,7 +39,7 @@ class Telling:
         self._streams = streams
         self._clock = clock
         self._name = name
-        self._outgoing: dict[str, _Outgoing] = defaultdict(_Outgoing)
+        self._mail = SessionMail[str]()
 
     def announce(self, session: Session, num_tokens: int) -> None:
         """Open the session on a draft with its first tokens, if its router is connected."""
@@ -66,7 +58,7 @@ class Telling:
                 session.is_shareable,
             )
             session.num_told = num_tokens
-            self._outgoing[session.router].opens.append(opened)
+            self._mail.open(session.router, opened)
 
     def begin_commit(self, session: Session, length_before: int) -> bool:
         """Ask for a proposal, if one is wanted; whether there is a draft to tell.
@@ -117,7 +109,7 @@ class Telling:
         if session.is_announced:
             if session.accepted and len(session.token_ids) > session.num_told:
                 self._tell(session, 0)
-            self._outgoing[session.router].closes.append(session.session_id)
+            self._mail.close(session.router, session.session_id)
 
     def _tell(self, session: Session, depth: int, *, is_unawaited: bool = False) -> float:
         """Adds a commit of all that is new, and returns its time in seconds."""
@@ -136,13 +128,11 @@ class Telling:
             session.was_late,
             is_unawaited,
         )
-        self._outgoing[session.router].commits.append(commit)
+        self._mail.commit(session.router, commit)
         session.num_told, session.accepted, session.was_late = end, [], False
         return now
 
     def flush(self) -> None:
         """Send what has gathered, one frame per router."""
-        for router, out in self._outgoing.items():
-            frame = SessionFrame(tuple(out.opens), tuple(out.commits), tuple(out.closes))
+        for router, frame in self._mail.take().items():
             self._streams.send(router, frame)
-        self._outgoing.clear()
