@@ -111,6 +111,11 @@ def _about_target(target: Target) -> Iterator[str]:
     options = f"{target.place}.engine_kwargs"
     if target.option("enable_prefix_caching") is False:
         yield f"{options}.enable_prefix_caching: off, so shared prompts are computed each time"
+    if target.option("kv_transfer_config"):
+        yield (
+            f"{options}.kv_transfer_config: moving keys and values between engines, as for prefill "
+            "and decode apart, has never been run beside our scheduler"
+        )
     concurrent = target.config.deployment_config.get("max_ongoing_requests")
     sequences = target.option("max_num_seqs")
     if concurrent and sequences and concurrent < sequences:
@@ -172,6 +177,11 @@ def _about_draft(draft: Draft) -> Iterator[str]:
         yield (
             "draft.deployment_config.ray_actor_options.num_gpus: 0, but draft.model.device is "
             "cuda: Ray hides all GPUs from it"
+        )
+    if draft.pool.gpus > 1:
+        yield (
+            "draft.deployment_config.ray_actor_options.num_gpus: "
+            f"{draft.pool.gpus:g}, but a draft computes on one; take more replicas"
         )
     totals = memory_of(draft.pool.accelerator_type)
     if draft.memory is None or draft.pool.gpus == 0 or not totals:

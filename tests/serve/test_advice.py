@@ -118,6 +118,13 @@ def test_prefix_caching_that_is_switched_off(args: dict[str, Any], target: Targe
     assert warning.startswith("target.engine_kwargs.enable_prefix_caching: off")
 
 
+def test_keys_and_values_that_come_from_elsewhere(args: dict[str, Any], target: Target) -> None:
+    connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    warning = the_only(advised(args, option(target, kv_transfer_config=connector), None))
+
+    assert warning.startswith("target.engine_kwargs.kv_transfer_config: ")
+
+
 @pytest.mark.parametrize("is_allowed", [False, True])
 def test_a_checkpoint_of_a_method_that_vllm_gives_up(
     args: dict[str, Any], target: Target, is_allowed: bool
@@ -243,6 +250,13 @@ def test_a_draft_on_a_gpu_that_it_does_not_ask_for(
 
     warning = the_only(advised(args, target, hidden))
     assert warning.startswith("draft.deployment_config.ray_actor_options.num_gpus: 0, but")
+
+
+def test_gpus_that_a_draft_leaves_idle(args: dict[str, Any], target: Target, draft: Draft) -> None:
+    greedy = replace(draft, pool=replace(draft.pool, gpus=2.0))
+
+    warning = the_only(advised(args, target, greedy))
+    assert warning.startswith("draft.deployment_config.ray_actor_options.num_gpus: 2, but")
 
 
 def test_a_draft_that_is_larger_than_its_share(
