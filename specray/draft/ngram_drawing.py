@@ -6,6 +6,7 @@ table knows nothing more.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from specray.models.ngrams import NgramModel, Opinion
 from specray.types import SamplingSettings, TruncatedDistributions
 
-CONTEXT = 8  # tokens, more than an n-gram model looks back
 _MOST_CANDIDATES = 32  # for one place
 
 
@@ -42,8 +42,9 @@ class NgramDrawing:
     def draft(self, text: Sequence[int], depth: int, sampling: SamplingSettings) -> Chain:
         """What usually follows a text; drawn, for sampled requests, from what is shipped."""
         if sampling.is_greedy:
-            return self._likeliest(text, depth)
-        context = list(text[-CONTEXT:])
+            chain = list(islice(self._ngrams.chain(text), depth))
+            return Chain([token_id for token_id, _ in chain], None, [share for _, share in chain])
+        context = list(text[-self._ngrams.context_size :])
         drafted: list[int] = []
         rows: list[_Shipped] = []
         for _ in range(depth):
@@ -52,21 +53,8 @@ class NgramDrawing:
                 break
             rows.append(row)
             drafted.append(self._draw(row))
-            context = [*context[-CONTEXT + 1 :], drafted[-1]]
+            context = [*context, drafted[-1]]
         return Chain(drafted, _stack(rows) if rows else None, [])
-
-    def _likeliest(self, text: Sequence[int], depth: int) -> Chain:
-        context = list(text[-CONTEXT:])
-        drafted: list[int] = []
-        confidences: list[float] = []
-        for _ in range(depth):
-            likeliest = self._ngrams.likeliest(context)
-            if likeliest is None:
-                break
-            drafted.append(likeliest.token_id)
-            confidences.append(likeliest.share)
-            context = [*context[-CONTEXT + 1 :], likeliest.token_id]
-        return Chain(drafted, None, confidences)
 
     def candidates(
         self, text: Sequence[int], proposed: Sequence[int], sampling: SamplingSettings
@@ -78,10 +66,10 @@ class NgramDrawing:
         """
         if sampling.is_greedy:
             sampling = replace(sampling, temperature=1.0, top_k=0, top_p=1.0)
-        context = [*text[-CONTEXT:], *proposed]
+        context = [*text[-self._ngrams.context_size :], *proposed]
         rows = []
         for end in range(len(context) - len(proposed), len(context) + 1):
-            row = self._row(context[:end][-CONTEXT:], sampling)
+            row = self._row(context[:end], sampling)
             if row is None:
                 break
             token_ids, probabilities = row

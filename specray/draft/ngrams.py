@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specray.draft.ngram_drawing import CONTEXT, NgramDrawing
+from specray.draft.ngram_drawing import NgramDrawing
 from specray.draft.outcomes import InFlight, Outcome, OutcomeModel
 from specray.draft.pace import Rhythm, Rhythms
 from specray.draft.session import Session, unknown_session
@@ -66,6 +66,7 @@ class NgramProposer:
         """
         self.outcomes = OutcomeModel()
         self._rhythms = Rhythms()
+        self._ngrams = ngrams
         self._drawing = NgramDrawing(ngrams, rng)
         self._fan_out = fan_out
         self._states: dict[int, _State] = {}
@@ -144,7 +145,7 @@ class NgramProposer:
         """Drafts for a proposal's outcomes, when it is its turn."""
         session = state.session
         candidates = self._drawing.candidates(
-            session.token_ids[-CONTEXT:], proposal.token_ids, session.sampling
+            session.token_ids, proposal.token_ids, session.sampling
         )
         state.flight = InFlight(proposal.token_ids, candidates, was_ahead)
         self._waiting.pop(session.session_id, None)
@@ -154,8 +155,9 @@ class NgramProposer:
         session, flight = state.session, state.flight
         if flight is None:
             return
+        end = session.token_ids[-self._ngrams.context_size :]
         for _, num_accepted, added in nlargest(self._fan_out, self._choices(state, flight)):
-            text = [*session.token_ids[-CONTEXT:], *flight.token_ids[:num_accepted], added]
+            text = [*end, *flight.token_ids[:num_accepted], added]
             chain = self._drawing.draft(text, session.depth, session.sampling)
             if not chain.token_ids:
                 continue
@@ -182,7 +184,7 @@ class NgramProposer:
                 yield _Choice(float(probabilities[num_accepted, column]), num_accepted, added)
 
     def _propose(self, session: Session) -> Proposal:
-        chain = self._drawing.draft(session.token_ids[-CONTEXT:], session.depth, session.sampling)
+        chain = self._drawing.draft(session.token_ids, session.depth, session.sampling)
         return session.proposal(
             chain.token_ids, "ngram", chain.distributions, tuple(chain.confidences)
         )

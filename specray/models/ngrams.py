@@ -11,7 +11,7 @@ from 1 token of context on:
 | `n.shares` | [followers] float16 | their probabilities, lower orders mixed in; below 1 together |
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -100,9 +100,21 @@ class NgramModel:
             return None
         return Likeliest(int(order.token_ids[first]), float(order.shares[first]))
 
+    def chain(self, text: Sequence[int]) -> Iterator[Likeliest]:
+        """What most likely follows a text, what follows that, and so on while it can say."""
+        context = list(text[-self.context_size :])
+        while (found := self.likeliest(context)) is not None:
+            yield found
+            context = [*context, found.token_id][-self.context_size :]
+
+    @property
+    def context_size(self) -> int:
+        """Tokens at a text's end, at most, that it looks at."""
+        return len(self.orders)
+
     def _find(self, context: Sequence[int]) -> tuple[NgramOrder, int] | None:
         """Where the longest context that is known stands."""
-        latest = reversed(context[-len(self.orders) :])
+        latest = reversed(context[-self.context_size :])
         keys = list(accumulate(latest, _extended, initial=0))[1:]  # shortest first, like orders
         for order, key in reversed(list(zip(self.orders, keys, strict=False))):
             signed = key - (key >> 63 << 64)

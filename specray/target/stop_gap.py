@@ -19,7 +19,7 @@ table some for each token that it guesses.
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate, islice, takewhile
 from operator import mul
 from pathlib import Path
 from typing import NamedTuple
@@ -228,16 +228,13 @@ def _copy(
 def _guess(
     session_id: int, text: NDArray[np.int32], ngrams: NgramModel, depth: int
 ) -> Proposal | None:
-    context: list[int] = text[-len(ngrams.orders) :].tolist()
     guessed: list[Likeliest] = []
     survival = 1.0
-    while len(guessed) < depth and survival > _LEAST_SURVIVAL:
-        likeliest = ngrams.likeliest(context)
-        if likeliest is None:
-            break
+    for likeliest in islice(ngrams.chain(text[-ngrams.context_size :].tolist()), depth):
         guessed.append(likeliest)
         survival *= likeliest.share
-        context = [*context, likeliest.token_id][-len(ngrams.orders) :]
+        if survival <= _LEAST_SURVIVAL:
+            break
     if not guessed:
         return None
     return Proposal(
