@@ -31,13 +31,12 @@ from hybrid_texts import SETTINGS, Says, Text, read_says, read_texts
 
 from specray.cli.bench.report import collect_meta
 from specray.config import PromptLookupConfig
-from specray.control.acceptance import INITIAL_RATE
+from specray.control.acceptance import INITIAL_RATE, expected_length
 from specray.distill.loops import loop_start
 from specray.draft.hybrid import HybridProposer
 from specray.draft.prompt_lookup import PromptLookup
 from specray.draft.proposer import Proposer
 from specray.draft.session import Session
-from specray.draft.survival import expected_length
 from specray.models.ngrams import NgramModel, Opinion, load_ngrams
 from specray.types import Commit, OpenSession, Proposal, SamplingSettings
 

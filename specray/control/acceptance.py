@@ -1,5 +1,7 @@
 """How likely a proposed token is to be accepted, learnt from what was accepted before."""
 
+from collections.abc import Iterable
+
 _PRIOR_STRENGTH = 6.0  # tokens' worth of evidence that the source's rate counts for
 _REQUEST_FORGETTING = 0.97  # per verified token of the request: its text changes as it goes
 _SOURCE_FORGETTING = 0.999  # per verified token of the source
@@ -63,3 +65,16 @@ def request_acceptance() -> AcceptanceRate:
 
 
 INITIAL_RATE = _INITIAL_RATE
+
+
+def expected_length(rates: Iterable[float]) -> float:
+    """Tokens of a chain that will be accepted, on average.
+
+    Args:
+        rates: of each token, given that all before it were accepted.
+    """
+    length, survival = 0.0, 1.0
+    for rate in rates:
+        survival *= rate
+        length += survival
+    return length

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from specray.control.acceptance import (
     INITIAL_RATE,
     AcceptanceRate,
+    expected_length,
     request_acceptance,
     source_acceptance,
 )
@@ -23,7 +24,6 @@ from specray.draft.outcomes import Outcome
 from specray.draft.prompt_lookup import Lookup, PromptLookup
 from specray.draft.proposer import DraftsAhead, FollowsOthers, LimitsFanOut, Proposer, TellsWork
 from specray.draft.session import Session
-from specray.draft.survival import expected_length
 from specray.errors import SessionRejectedError
 from specray.types import Commit, OpenSession, Proposal, Source
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specray.draft.temperatures import temperature_class
 from specray.types import SamplingSettings, TruncatedDistributions
 
 Floats = NDArray[np.floating[Any]]
@@ -23,8 +24,6 @@ _NUM_CONFIDENCES = 10  # buckets of a token's probability, all as wide
 _NUM_SHARES = 12  # buckets of a share: 1 to 1/2, 1/2 to 1/4, ...; the last takes the rest
 _PRIOR_STRENGTH = 8.0  # observations that a prior counts for
 _FORGETTING = 0.999  # per observation
-_STEPS_PER_DEGREE = 4  # temperatures are told apart by quarters
-_GREEDY = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +151,7 @@ class OutcomeModel:
                 _observe_share(tables.correction, ids, shares, token_id)
 
     def _table(self, sampling: SamplingSettings) -> _Tables:
-        degree = round(_STEPS_PER_DEGREE * sampling.temperature)
-        return self._tables[_GREEDY if sampling.is_greedy else min(degree, 8)]
+        return self._tables[temperature_class(sampling)]
 
 
 def _without(token_id: int, ids: NDArray[np.int32], q: Floats) -> tuple[float, Floats]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from specray.config import PromptLookupConfig
+from specray.control.acceptance import expected_length
 from specray.draft.fair_share import FairShare, Held
 from specray.draft.ngram_index import Context, Guess, NgramIndex
 from specray.draft.session import Session, unknown_session
@@ -17,7 +18,6 @@ from specray.draft.survival import (
     OWN_TEXT,
     Survival,
     SurvivalTable,
-    expected_length,
 )
 from specray.types import Commit, OpenSession, Proposal
 

@@ -1,10 +1,10 @@
 """How likely a looked-up token is to be the target's, learnt from what the target said."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from specray.control.acceptance import AcceptanceRate
 from specray.draft.ngram_index import Guess
+from specray.draft.temperatures import temperature_class
 from specray.types import SamplingSettings
 
 Rates = tuple[float, ...]
@@ -31,9 +31,6 @@ _CLEAR_SHARE = 0.7  # of what followed a suffix: such a guess is unambiguous
 _TORN = 0.6  # of the rate of a clear one
 _FORGETTING = 0.999
 _PRIOR_STRENGTH = 20.0  # tokens
-_STEPS_PER_DEGREE = 4  # temperatures are told apart by quarters
-_HOTTEST = 8
-_GREEDY = -1
 
 
 class SurvivalTable:
@@ -80,23 +77,8 @@ class Survival:
 
     def table(self, sampling: SamplingSettings) -> SurvivalTable:
         """The table for requests that are sampled so."""
-        degree = min(round(_STEPS_PER_DEGREE * sampling.temperature), _HOTTEST)
-        if sampling.is_greedy:
-            degree = _GREEDY
-        if degree not in self._tables:
+        number = temperature_class(sampling)
+        if number not in self._tables:
             rates = self._priors.greedy if sampling.is_greedy else self._priors.sampled
-            self._tables[degree] = SurvivalTable(rates)
-        return self._tables[degree]
-
-
-def expected_length(rates: Iterable[float]) -> float:
-    """Tokens of a chain that will be accepted, on average.
-
-    Args:
-        rates: of each token, given that all before it were accepted.
-    """
-    length, survival = 0.0, 1.0
-    for rate in rates:
-        survival *= rate
-        length += survival
-    return length
+            self._tables[number] = SurvivalTable(rates)
+        return self._tables[number]

@@ -19,8 +19,7 @@ table some for each token that it guesses.
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from itertools import accumulate, islice, takewhile
-from operator import mul
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specray.config import TargetPluginConfig
+from specray.control.acceptance import expected_length
 from specray.errors import InvalidConfigError
 from specray.models.ngrams import Likeliest, NgramModel, load_ngrams
 from specray.target.answer_memory import END, MARGIN, AnswerMemory
@@ -125,7 +125,8 @@ class StopGap:
             found.append(_copy(session_id, text, past, depth, "stop_gap_shared"))
         if self._ngrams is not None:
             found.append(_guess(session_id, text, self._ngrams, depth))
-        return max(found, key=_expected_length)
+        there = [proposal for proposal in found if proposal is not None]
+        return max(there, key=lambda p: expected_length(p.confidences), default=None)
 
     def _follow(self, session: Session) -> NDArray[np.int32]:
         text = self._texts.setdefault(session.session_id, Text())
@@ -245,7 +246,3 @@ def _guess(
         "stop_gap_ngram",
         confidences=tuple(share for _, share in guessed),
     )
-
-
-def _expected_length(proposal: Proposal | None) -> float:
-    return sum(accumulate(proposal.confidences, mul)) if proposal is not None else 0.0

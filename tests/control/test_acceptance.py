@@ -2,7 +2,12 @@ import random
 
 import pytest
 
-from specray.control.acceptance import AcceptanceRate, request_acceptance, source_acceptance
+from specray.control.acceptance import (
+    AcceptanceRate,
+    expected_length,
+    request_acceptance,
+    source_acceptance,
+)
 
 
 def verify(acceptance: AcceptanceRate, rate: float, num_steps: int, depth: int = 4) -> None:
@@ -66,3 +71,8 @@ def test_the_rate_is_never_certain() -> None:
     verify(never, 0.0, 500)
 
     assert 0 < never.rate(0.5) < 0.1 < 0.9 < always.rate(0.5) < 1
+
+
+def test_a_chain_goes_as_far_as_all_before_it_survives() -> None:
+    assert expected_length([0.5, 0.5, 1.0]) == pytest.approx(0.5 + 0.25 + 0.25)
+    assert expected_length([]) == 0.0

@@ -1,7 +1,5 @@
-import pytest
-
 from specray.draft.ngram_index import Guess
-from specray.draft.survival import OWN_TEXT, Survival, SurvivalTable, expected_length
+from specray.draft.survival import OWN_TEXT, Survival, SurvivalTable
 from specray.types import SamplingSettings
 
 GREEDY = SamplingSettings()
@@ -61,8 +59,3 @@ def test_temperatures_learn_apart() -> None:
     assert rate(survival.table(warm), guess(4)) > 0.9
     assert rate(survival.table(hot), guess(4)) == 0.65
     assert survival.table(SamplingSettings(50.0)) is survival.table(SamplingSettings(2.0))
-
-
-def test_a_chain_goes_as_far_as_all_before_it_survives() -> None:
-    assert expected_length([0.5, 0.5, 1.0]) == pytest.approx(0.5 + 0.25 + 0.25)
-    assert expected_length([]) == 0.0
