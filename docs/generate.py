@@ -119,8 +119,8 @@ class Example:
         """Seconds of a verification: memory, then arithmetic, and what comes on top."""
         tokens = num_requests * (depth + 1)
         kv_bytes = num_requests * self.context * self.kv_bytes_per_token
-        memory_s = (self.weight_bytes + kv_bytes) / (self.num_gpus * 3.35e12 * _BANDWIDTH_SHARE)
-        compute_s = 2 * self.num_parameters * tokens / (self.num_gpus * self.flops * _FLOPS_SHARE)
+        memory_s = (self.weight_bytes + kv_bytes) / (self.num_gpus * 3.35e12 * _SHARE)
+        compute_s = 2 * self.num_parameters * tokens / (self.num_gpus * self.flops * _SHARE)
         return memory_s + compute_s + _OVERHEAD_S
 
     def tokens_per_s(self, num_requests: int, depth: int) -> float:
@@ -130,38 +130,30 @@ class Example:
         return tokens / (self.step_s(num_requests, depth) + draft_s)
 
 
-_BANDWIDTH_SHARE, _FLOPS_SHARE = 0.7, 0.6  # of the data sheet's, as serving reaches them
-_OVERHEAD_S, _RELAY_S = 0.002, 0.0005
-_PRICE = 2.5  # dollars for an hour of one GPU
+_SHARE = 0.8  # of the data sheet's bandwidth and FLOP/s, as `specray plan` has it
+_OVERHEAD_S, _RELAY_S = 0.002, 0.0006
 _GIB = 2**30
 
 EXAMPLES = {
-    "70b": Example(4, 4 * 32.85 * _GIB, 4 * 80 * 1024, 70.6e9, 989e12, 0.0015, 0.65),
-    "405b": Example(8, 8 * 56.71 * _GIB, 8 * 63 * 1024, 406e9, 989e12, 0.007, 0.75),
+    "70b": Example(4, 4 * 32.85 * _GIB, 4 * 80 * 1024, 70.6e9, 989e12, 0.0029, 0.7),
+    "405b": Example(8, 8 * 56.71 * _GIB, 8 * 63 * 1024, 406e9, 989e12, 0.0081, 0.7),
 }
 
 
 def sizing(example: Example, batches: Sequence[int] = (1, 4, 16, 32, 64, 128, 256)) -> str:
-    """A table of the best depth and what a million tokens cost, by requests at once."""
+    """A table of the best depth and what it brings, by requests at once."""
     lines = [
-        "| requests at once | best depth | tokens/s off | tokens/s on | ratio | per GPU | "
-        "$/Mtok off | $/Mtok on |",
-        "|---|---|---|---|---|---|---|---|",
+        "| requests at once | best depth | tokens/s off | tokens/s on | ratio | per GPU |",
+        "|---|---|---|---|---|---|",
     ]
     for batch in batches:
         depth = max(range(9), key=lambda k: example.tokens_per_s(batch, k))
         off, on = example.tokens_per_s(batch, 0), example.tokens_per_s(batch, depth)
         per_gpu = on / off * example.num_gpus / (example.num_gpus + 1)
-        costs = (_cost(off, example.num_gpus), _cost(on, example.num_gpus + 1))
         lines.append(
-            f"| {batch} | {depth} | {off:.0f} | {on:.0f} | {on / off:.2f} | {per_gpu:.2f} | "
-            f"{costs[0]:.2f} | {costs[1]:.2f} |"
+            f"| {batch} | {depth} | {off:.0f} | {on:.0f} | {on / off:.2f} | {per_gpu:.2f} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def _cost(tokens_per_s: float, num_gpus: int) -> float:
-    return num_gpus * _PRICE / (tokens_per_s * 3600) * 1e6
 
 
 def commands() -> str:

@@ -20,6 +20,8 @@ DRY = "takes minutes"
 """Title of fences of which `make` shows what it would do; the rest is run by other tests."""
 WITH_SERVICE = "while the service runs"
 """Title of fences that tests/serve/test_service.py runs."""
+EXAMPLE = "last_time.py"
+"""Title of the proposer in docs/drafts.md, which tests/docs/test_example.py plays a request to."""
 
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from specray.cli import main
-from tests.docs.fences import DRY, ELSEWHERE, ROOT, WITH_SERVICE, Fence, commands, transcripts
+from tests.docs.fences import (
+    DRY,
+    ELSEWHERE,
+    EXAMPLE,
+    ROOT,
+    WITH_SERVICE,
+    Fence,
+    commands,
+    transcripts,
+)
 
 pytestmark = pytest.mark.timeout(400)  # of which all but seconds are for loading torch and Ray
 
@@ -58,7 +67,7 @@ def plain() -> list[Fence]:
 
 
 def test_every_command_says_where_it_runs() -> None:
-    known = ELSEWHERE | {DRY, WITH_SERVICE, ""}
+    known = ELSEWHERE | {DRY, WITH_SERVICE, EXAMPLE, ""}
     unknown = [f"{fence}: {fence.title}" for fence in commands() if fence.title not in known]
     assert unknown == []
     here = [str(fence) for fence in plain() if fence.language != "bash"]

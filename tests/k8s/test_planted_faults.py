@@ -266,10 +266,10 @@ def test_a_weight_that_the_job_does_not_fetch_is_named() -> None:
     manifests = overlay("405b")
     found = Found(manifests)
     found.edit_serve(
-        lambda app: app["args"]["draft"]["model"].update(model="meta-llama/Llama-3.2-1B-Instruct")
+        lambda app: app["args"]["draft"]["model"].update(model="meta-llama/Llama-3.2-3B-Instruct")
     )
 
-    assert any("does not fetch ['meta-llama/Llama-3.2-1B" in fault for fault in faults(manifests))
+    assert any("does not fetch ['meta-llama/Llama-3.2-3B" in fault for fault in faults(manifests))
 
 
 def test_a_head_that_does_not_wait_for_the_weights_is_named() -> None:

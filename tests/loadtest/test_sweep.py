@@ -19,10 +19,16 @@ def source(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("system", "gpus"), [("baseline", 8), ("co-located", 8), ("disaggregated", 9)]
+    ("system", "name", "gpus"),
+    [
+        ("baseline", "llama70b", 4),
+        ("co-located", "llama70b", 4),
+        ("disaggregated", "llama70b", 5),
+        ("disaggregated", "llama70b-3b", 9),  # its target follows the load: at its most
+    ],
 )
-def test_gpus_of_a_system(system: str, gpus: int) -> None:
-    assert num_gpus(system, source("llama70b")) == gpus
+def test_gpus_of_a_system(system: str, name: str, gpus: int) -> None:
+    assert num_gpus(system, source(name)) == gpus
 
 
 def test_the_baseline_is_the_same_target_without_drafts() -> None:

@@ -22,12 +22,19 @@ def explained(name: str) -> str:
 def test_pools_models_and_memory_are_told() -> None:
     told = explained("llama70b")
 
-    assert "target:llama-3_3-70b-instruct  1 to 2    1     4     H100" in told
-    assert "in all                                   3 to 4 CPUs, 5 to 9 GPUs" in told
+    assert "target:llama-3_3-70b-instruct  1         1     4     H100" in told
+    assert "in all                                   3 CPUs, 5 GPUs" in told
     assert "target meta-llama/Llama-3.3-70B-Instruct: 70.6 billion parameters" in told
     assert "weights   32.85 GiB on each of 4" in told
     assert "KV cache  32 KiB a token: 8.00 GiB for max_tokens" in told
     assert told.endswith("llama70b.yaml: no faults, 0 warnings")
+
+
+def test_a_pool_that_follows_the_load_is_told_with_its_bounds() -> None:
+    told = explained("llama70b-3b")
+
+    assert "target:llama-3_3-70b-instruct  1 to 2    1     4     H100" in told
+    assert "in all                                   3 to 4 CPUs, 5 to 9 GPUs" in told
 
 
 def test_a_gpu_of_any_type_is_suggested() -> None:
@@ -55,7 +62,7 @@ def test_warnings_come_with_the_file(tmp_path: Path) -> None:
     file.write_text(written.replace("max_sessions: 512", "max_sessions: 8"))
     told = text(file, check_file(file))
 
-    assert "warning: draft.model.max_sessions: 1 × 8 sessions for up to 512 requests" in told
+    assert "warning: draft.model.max_sessions: 1 × 8 sessions for up to 256 requests" in told
     assert told.endswith("no faults, 1 warning")
 
 
