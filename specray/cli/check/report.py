@@ -112,7 +112,7 @@ def _model_draft_lines(memory: DraftMemory, longest: int | None) -> Iterator[str
         copy = f", a working copy of up to {_gib(memory.copy_bytes)}"
     elif memory.is_on_gpu:
         copy = " (twice that without Triton)"
-    fits = f": {gpu} or larger" if memory.is_on_gpu else ""
+    fits = f": has room on {gpu} or larger" if memory.is_on_gpu else ""
     yield f"  draft {memory.model}: {_describe(memory.size)}"
     yield f"    weights   {_gib(memory.weight_bytes)}"
     yield (

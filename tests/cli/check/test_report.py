@@ -38,7 +38,7 @@ def test_a_pool_that_follows_the_load_is_told_with_its_bounds() -> None:
 
 
 def test_a_gpu_of_any_type_is_suggested() -> None:
-    assert "in all    11.55 GiB: L4 or larger" in explained("llama70b")
+    assert "in all    11.55 GiB: has room on L4 or larger" in explained("llama70b")
 
 
 def test_what_a_draft_holds_is_told_in_its_targets_requests() -> None:
