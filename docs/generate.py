@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from specray import cli, config
-from specray.control.speedup import block_efficiency
+from specray.control.speedup import block_efficiencies
 from specray.serve.settings import AppArgs, RouterConfig
 
 DOCS = Path(__file__).parent
@@ -126,7 +126,7 @@ class Example:
     def tokens_per_s(self, num_requests: int, depth: int) -> float:
         """Goodput, with all drafting and the relay on the critical path."""
         draft_s = depth * self.draft_token_s + (_RELAY_S if depth else 0.0)
-        tokens = num_requests * block_efficiency(self.acceptance, depth)
+        tokens = num_requests * block_efficiencies([self.acceptance] * depth)[-1]
         return tokens / (self.step_s(num_requests, depth) + draft_s)
 
 
