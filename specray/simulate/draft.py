@@ -1,21 +1,24 @@
 """A draft replica: a queue of sessions that want proposals, drafted for in batches."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import simpy
 
+from specray.control.acceptance import source_acceptance
 from specray.control.batch_cost import BatchCost
 from specray.control.roofline import StepLoad
 from specray.draft.engine import EngineStats
+from specray.draft.pace import Rhythm, answer_depth
 from specray.draft.sizes import GPU_PREFILL_TOKENS
 from specray.simulate.requests import RIGHT_TOKEN, WRONG_TOKEN, Request
 from specray.simulate.step_laws import StepLaw
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame, Source
 
 Process = Generator[simpy.Event, Any, None]
+_NO_PRIOR = 0.0  # what is known to begin with is enough
 _NS = 1e9
 
 
@@ -46,6 +49,9 @@ class _Session:
     commit: Commit | None = None  # the latest, if it asks for a proposal that has not left
     last_depth: int = 0
     ahead_of: int | None = None  # a proposal behind so many tokens has left; what follows may come
+    num_ahead: int = 0  # tokens of each continuation that have been drafted
+    began_s: float | None = None  # when what is verified now left, or was found to have
+    was_ahead: bool = False  # whether that had been drafted ahead
     sent_ahead: int = 0  # continuations for lengths up to this one have left
 
     def wants(self) -> bool:
@@ -76,6 +82,8 @@ class Draft:
         self._send = send
         self._seed = seed
         self._sessions: dict[int, _Session] = {}
+        self._rhythm = Rhythm()
+        self._acceptance = source_acceptance()
         self._work = env.event()
         env.process(self._run())
 
@@ -104,24 +112,35 @@ class Draft:
         session = self._sessions.get(commit.session_id)
         if session is None:
             return
+        self._observe_flight(session, commit)
         session.length = commit.position + len(commit.token_ids)
         is_answered = session.length <= session.sent_ahead and self._hits(session, session.length)
         session.commit = commit if commit.depth > 0 and not is_answered else None
         session.ahead_of = session.length if is_answered and commit.depth > 0 else None
-        session.last_depth = commit.depth
+        session.began_s, session.was_ahead = self._env.now if session.ahead_of else None, True
+        session.last_depth, session.num_ahead = commit.depth, 0
+
+    def _observe_flight(self, session: _Session, commit: Commit) -> None:
+        """Learns what the service's draft does, to tell how deep an answer is worth it."""
+        if session.began_s is None:
+            return
+        seconds = self._env.now - session.began_s
+        self._rhythm.observe_flight(seconds, len(commit.token_ids), was_ahead=session.was_ahead)
+        # The first token shows it, whether or not the proposal came in time.
+        self._acceptance.observe(1, session.request.num_right(session.length, 1))
 
     def _run(self) -> Process:
         while True:
             wanting = [s for s in self._sessions.values() if s.wants()]
-            ahead = [s for s in self._sessions.values() if s.ahead_of is not None]
+            ahead = [s for s in self._sessions.values() if self._may_go_ahead(s)]
             prefilling = next((s for s in self._sessions.values() if s.num_to_prefill), None)
             if wanting:
                 yield from self._answer(wanting)
-            elif not prefilling and ahead and self._settings.ahead_hit_rate:
+            elif not prefilling and ahead:
                 yield from self._draft_ahead(ahead)
             if prefilling:
                 yield from self._prefill(prefilling)
-            if not (wanting or prefilling or (ahead and self._settings.ahead_hit_rate)):
+            if not (wanting or prefilling or ahead):
                 self._work = self._env.event()
                 yield self._work
 
@@ -129,20 +148,34 @@ class Draft:
         asked = [(s, s.commit) for s in sessions if s.commit is not None]
         for _, commit in asked:
             self.queue_s.append(self._env.now - commit.sent_at_ns / _NS)
-        depths = [s.request.num_proposed(s.length, commit.depth) for s, commit in asked]
+        most = self._answer_depth([session for session, _ in asked])
+        depths = [s.request.num_proposed(s.length, min(most, c.depth)) for s, c in asked]
         lengths = [s.length for s, _ in asked]
-        seconds = self._rollout_s(depths, lengths, fan_out=1)
+        seconds = self._rollout_s(depths, lengths)
         self._note_batch(len(asked), seconds, sum(depths))
         yield from self._work_for(seconds)
         self.num_drafted += sum(depths)
         proposals = []
         for session, commit in asked:
-            proposals.append(self._proposal(session, _end(commit), commit.depth, commit))
+            depth = min(most, commit.depth)
+            proposals.append(self._proposal(session, _end(commit), depth, commit))
             if session.commit is commit:
                 session.commit, session.ahead_of = None, session.length
+                session.began_s, session.was_ahead = self._env.now, False
         self._send(self._name, ProposalFrame(tuple(proposals)))
         if self._settings.copies:
             self._push_ahead([session for session, _ in asked])
+
+    def _answer_depth(self, sessions: Sequence[_Session]) -> int:
+        """How many tokens are worth it in answers, as the service's draft decides."""
+        most = max(session.last_depth for session in sessions)
+        if self._settings.copies or not self._settings.ahead_hit_rate:
+            return most
+        in_steps = [s for s in self._sessions.values() if s.began_s is not None]
+        rhythms = [self._rhythm] * (len(sessions) + len(in_steps))
+        pass_s = self._rollout_s([1] * len(sessions), [s.length for s in sessions])
+        rate = self._acceptance.rate(_NO_PRIOR)
+        return answer_depth(most, [rate] * len(sessions), rhythms, pass_s)
 
     def _note_batch(self, num_answers: int, seconds: float, num_tokens: int) -> None:
         self._cost.observe(num_answers, seconds)
@@ -151,23 +184,39 @@ class Draft:
         stats.num_proposed += num_tokens
         stats.answer_fixed_s, stats.answer_each_s = self._cost.fixed_s, self._cost.per_item_s
 
+    def _may_go_ahead(self, session: _Session) -> bool:
+        """Whether a pass for it would end before its next commit: that would have to wait else."""
+        if session.ahead_of is None or session.began_s is None or not self._settings.ahead_hit_rate:
+            return False
+        num_rows = self._settings.fan_out
+        pass_s = self._settings.law.step_s(StepLoad(num_rows, num_rows, session.length))
+        elapsed_s = self._env.now - session.began_s
+        return self._rhythm.left_s(elapsed_s, was_ahead=session.was_ahead) >= pass_s
+
     def _draft_ahead(self, sessions: list[_Session]) -> Process:
-        depths, lengths = [s.last_depth for s in sessions], [s.length for s in sessions]
+        """One pass: a token more of each continuation, which leaves as far as it goes."""
         assumed = [(s, s.ahead_of) for s in sessions]
-        seconds = self._rollout_s(depths, lengths, self._settings.fan_out)
+        num_rows = len(sessions) * self._settings.fan_out
+        kv = sum(session.length + session.num_ahead for session in sessions)
+        seconds = self._settings.law.step_s(StepLoad(num_rows, num_rows, kv))
         self.stats.ahead_s += seconds
         yield from self._work_for(seconds)
-        self._push_ahead([session for session, length in assumed if session.ahead_of == length])
-        for session, length in assumed:
-            if session.ahead_of == length:
+        self._rhythm.observe_pass()
+        drafted = [session for session, length in assumed if session.ahead_of == length]
+        for session in drafted:
+            session.num_ahead += 1
+        self._push_ahead(drafted)
+        for session in drafted:
+            if session.num_ahead >= session.last_depth:
                 session.ahead_of = None
 
     def _push_ahead(self, sessions: list[_Session]) -> None:
         """Send what follows each number of accepted tokens, where the outcome was foreseen."""
         proposals = []
         for session in sessions:
-            length, depth = session.length, session.last_depth
-            most = length + session.request.num_right(length, depth) + 1
+            length = session.length
+            depth = session.last_depth if self._settings.copies else session.num_ahead
+            most = length + session.request.num_right(length, session.last_depth) + 1
             proposals += [
                 self._proposal(session, end, depth, None)
                 for end in range(length + 1, most + 1)
@@ -200,7 +249,7 @@ class Draft:
         luck = np.random.default_rng([self._seed, 3, session.request.number, length]).random()
         return bool(luck < rate)
 
-    def _rollout_s(self, depths: list[int], lengths: list[int], fan_out: int) -> float:
+    def _rollout_s(self, depths: list[int], lengths: list[int]) -> float:
         """Token by token, for those that still want one."""
         if self._settings.copies:
             return self._settings.law.step_s(StepLoad(len(depths), len(depths), 0))
@@ -209,9 +258,8 @@ class Draft:
             active = [
                 length for depth, length in zip(depths, lengths, strict=True) if depth > place
             ]
-            num_rows = len(active) * fan_out
             kv = sum(active) + len(active) * place
-            seconds += self._settings.law.step_s(StepLoad(num_rows, num_rows, kv))
+            seconds += self._settings.law.step_s(StepLoad(len(active), len(active), kv))
         return seconds
 
     def _prefill(self, session: _Session) -> Process:

@@ -16,6 +16,7 @@ _LEAST_CHANCE = 0.02  # of a proposal to be there: nobody is given up for good
 _RELIEF, _GREAT_RELIEF = 0.95, 0.8  # of the rate of lost ones, kept at each trial and good trial
 _UNDECIDED, _HARDLY_AHEAD = 0.75, 0.9  # rates of those behind: to begin with, and too high
 _AHEAD = 0.6  # rate of those behind below which drafts do get ahead
+_MOSTLY_AHEAD = 0.4  # likewise, and below which what is behind does not decide
 _LAST_CHANCE = 16  # tries of what has been given up, before it is assumed again that drafts might
 _ROUNDING = 0.05  # of a token, by which a share may be off
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
@@ -108,13 +109,15 @@ class Patience:
     def full_wait_s(self, max_wait_s: float, wanted: int) -> float:
         """How long that is if steps waited for whatever was not drafted ahead.
 
-        Infinite, too, where most such waits would end too early.
+        Infinite, too, where most such waits would end too early; but where drafts mostly get ahead
+        a step waits in vain for the rest at most, which is no reason to ask for less.
         """
         num_tokens = self.expected_tokens(wanted)
         mostly_s = self._seen.answer_time.mostly_s(num_tokens) or 0.0
-        if mostly_s > max_wait_s:
-            return math.inf
-        return self._seen.behind_rate * self.answer_s(max_wait_s, wanted)
+        answer_s = math.inf if mostly_s > max_wait_s else self.answer_s(max_wait_s, wanted)
+        if self._seen.behind_rate < _MOSTLY_AHEAD:
+            answer_s = min(answer_s, max_wait_s)
+        return self._seen.behind_rate * answer_s
 
     @property
     def chance(self) -> float:
