@@ -15,11 +15,15 @@ _MARKS = {"service": "mark.service", "e2e and not service": "mark.e2e"}  # by a 
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What has no tests of a late stage is not imported for it: all of it takes half a minute."""
+    """What has no tests of a late stage is not imported for it: all of it takes half a minute.
+
+    Nor are the `conftest.py` of folders without any.
+    """
     mark = _MARKS.get(config.option.markexpr)
-    if mark is None or not collection_path.name.startswith("test_"):
+    if mark is None:
         return None
-    return True if collection_path.is_file() and mark not in collection_path.read_text() else None
+    files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
+    return None if any(mark in file.read_text() for file in files) else True
 
 
 _LONGEST_FIRST = (  # of the files that start models: a long one at the end would run alone
