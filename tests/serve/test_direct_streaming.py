@@ -127,7 +127,7 @@ def test_openai_client_and_stop_strings(service: Service) -> None:
         "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
         "temperature": 0,
         "max_tokens": 48,
-        "stop": ["7,"],  # two tokens
+        "stop": ["7."],  # two tokens
     }
     plain = client.chat.completions.create(
         **options, extra_body={"vllm_xargs": {"num_speculative_tokens": 0}}

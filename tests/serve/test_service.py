@@ -108,7 +108,7 @@ def test_usage_ends_at_the_stop_string(service: Service) -> None:
         "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
         "temperature": 0,
         "max_tokens": 48,
-        "stop": ["7,"],  # two tokens
+        "stop": ["7."],  # two tokens
     }
     client = service.client()
     plain = client.chat.completions.create(
