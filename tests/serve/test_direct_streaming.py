@@ -92,7 +92,7 @@ def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> N
     busy = [*service.replicas("router"), *service.named("ProxyActor")]
     before = cpu_s(busy)
     target_before = cpu_s(service.replicas("target"))
-    answers(service, PROMPTS[:8], depth=0, at_once=8)  # without proposals
+    answers(service, PROMPTS[:12], depth=0, at_once=8)  # without proposals
 
     assert len(busy) == 2
     assert cpu_s(busy) - before < cpu_s(service.replicas("target")) - target_before
