@@ -18,10 +18,12 @@ setup: ## Install everything into .venv (CPU builds; rerun by itself when a lock
 serve: setup ## Serve CONFIG=deployments/local.yaml, on PORT= if given, until Ctrl-C
 	@exec .venv/bin/specray serve $(CONFIG) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-# Engines take a core each; a service takes the machine.
+# Engines take a core each, the files that take longest first, as tests/conftest.py has them. A
+# service takes the machine.
 test: test-fast ## Run all tests, the fast ones first (ARGS="-k name")
 	@OMP_NUM_THREADS=1 .venv/bin/pytest -m "e2e and not service" --numprocesses $$(nproc) \
-		--maxprocesses 4 --dist loadfile $(ARGS) || [ $$? = $(NONE_SELECTED) ]
+		--maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS) \
+		|| [ $$? = $(NONE_SELECTED) ]
 	@.venv/bin/pytest -m service $(ARGS) || [ $$? = $(NONE_SELECTED) ]
 
 # In several processes, of which each computes in one thread: they would wait for each other's.

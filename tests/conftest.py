@@ -15,16 +15,38 @@ _MARKS = {"service": "mark.service", "e2e and not service": "mark.e2e"}  # by a 
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What has no tests of a late stage is not imported for it: all of it takes half a minute."""
+    """What has no tests of a late stage is not imported for it: all of it takes half a minute.
+
+    Nor are the `conftest.py` of folders without any.
+    """
     mark = _MARKS.get(config.option.markexpr)
-    if mark is None or not collection_path.name.startswith("test_"):
+    if mark is None:
         return None
-    return True if collection_path.is_file() and mark not in collection_path.read_text() else None
+    files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
+    return None if any(mark in file.read_text() for file in files) else True
+
+
+_LONGEST_FIRST = (  # of the files that start models: a long one at the end would run alone
+    "target/test_sampling.py",
+    "target/test_engine_drafter.py",
+    "target/test_engine.py",
+    "models/test_smollm2.py",
+    "target/test_options.py",
+    "target/test_architectures.py",
+    "target/test_tensor_parallel.py",
+    "target/test_products.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that start models come last. A slow machine is no fault of theirs."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+    """Those that start models come last, in files the longest of them first."""
+    ranks = {Path(__file__).parent / name: i for i, name in enumerate(_LONGEST_FIRST)}
+
+    def place(item: pytest.Item) -> int:
+        starts_models = item.get_closest_marker("e2e") is not None
+        return 1 + ranks.get(item.path, len(ranks)) if starts_models else 0
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

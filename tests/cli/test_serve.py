@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,23 @@ def test_a_port_that_is_no_port_ends_it_before_anything_starts(
     output = capsys.readouterr()
     assert code == 2
     assert "port 70000" in output.err
+    assert "starting" not in output.out
+
+
+def test_a_port_that_is_taken_ends_it_before_anything_starts(
+    tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as Ray's proxy does
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code = main(["serve", str(written(tmp_path, config)), "--port", str(port)])
+
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.err.startswith(f"specray: port {port} on 127.0.0.1 can't be used")
+    assert "--port" in output.err
     assert "starting" not in output.out
 
 

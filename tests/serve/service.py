@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Service:
 
     def named(self, title: str) -> list[psutil.Process]:
         """The processes in whose command line this stands."""
-        return [p for p in self.processes() if any(title in part for part in p.cmdline())]
+        return [p for p in self.processes() if any(title in part for part in _words(p))]
 
     def stop(
         self, with_signal: int = signal.SIGTERM, timeout_s: float = STOP_TIMEOUT_S
@@ -105,6 +105,14 @@ class Service:
             for line in lines:
                 self._queue.put(line.rstrip("\n"))
         self._queue.put(None)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Its command line; none once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        words: list[str] = process.cmdline()
+        return words
+    return []
 
 
 @contextmanager

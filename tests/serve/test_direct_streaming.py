@@ -4,7 +4,6 @@ Its streams to the draft are direct, too.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +19,7 @@ from tests.serve.identity import PlainAnswers, answers, assert_same
 from tests.serve.prompts import PROMPTS
 from tests.serve.service import MODEL, Service, local_config, running
 from tests.serve.test_service import (
+    PATIENCE_S,
     accepted_tokens,
     assert_a_disconnect_closes_the_session,
     proposals,
@@ -77,9 +77,9 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: Plai
     plain = plain_answers(service)
     proposed, accepted = proposed_tokens(service), accepted_tokens(service)
 
-    # Every prompt meets it; those that are asked for alone, as it takes longer, are fewer.
-    assert_same(service, plain[::3], answers(service, PROMPTS[::3]))
-    assert_same(service, plain, answers(service, PROMPTS, at_once=8))
+    # Those that are asked for alone, as it takes longer, are fewer.
+    assert_same(service, plain[::10], answers(service, PROMPTS[::10]))
+    assert_same(service, plain[::2], answers(service, PROMPTS[::2], at_once=8))
 
     wait_until(lambda: proposed_tokens(service) > proposed, 20.0)
     wait_until(lambda: accepted_tokens(service) > accepted, 10.0)
@@ -92,7 +92,7 @@ def test_no_process_stands_between_haproxy_and_the_target(service: Service) -> N
     busy = [*service.replicas("router"), *service.named("ProxyActor")]
     before = cpu_s(busy)
     target_before = cpu_s(service.replicas("target"))
-    answers(service, PROMPTS[:8], depth=0, at_once=8)  # without proposals
+    answers(service, PROMPTS[:12], depth=0, at_once=8)  # without proposals
 
     assert len(busy) == 2
     assert cpu_s(busy) - before < cpu_s(service.replicas("target")) - target_before
@@ -126,8 +126,8 @@ def test_openai_client_and_stop_strings(service: Service) -> None:
         "model": MODEL,
         "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
         "temperature": 0,
-        "max_tokens": 96,
-        "stop": ["17"],
+        "max_tokens": 48,
+        "stop": ["7."],  # two tokens
     }
     plain = client.chat.completions.create(
         **options, extra_body={"vllm_xargs": {"num_speculative_tokens": 0}}
@@ -239,21 +239,23 @@ def test_one_request_of_two_at_once_is_exported_from_the_timeline(
     assert {"a", "d"} & {*drawn}  # and what the draft did
 
 
-def test_a_router_that_dies_costs_speed_only(service: Service) -> None:
+def test_a_router_that_dies_costs_speed_only(service: Service, plain_answers: PlainAnswers) -> None:
     """Requests do not pass it; the next one is found by its stream."""
+    plain = plain_answers(service)[:4]
     (router,) = service.replicas("router")
-    plain = answers(service, PROMPTS[:4], depth=0, at_once=4)
     router.kill()
 
     assert_same(service, plain, answers(service, PROMPTS[:4], at_once=4))
 
-    deadline = time.monotonic() + 120.0
-    while time.monotonic() < deadline:
-        proposed = proposed_tokens(service)
+    # Without load: the next one takes minutes to start beside it.
+    wait_until(lambda: service.replicas("router") not in ([], [router]), PATIENCE_S)
+    proposed = proposed_tokens(service)
+
+    def proposes_again() -> bool:
         answers(service, PROMPTS[:1])
-        if service.replicas("router") and proposed_tokens(service) > proposed:
-            return
-    raise AssertionError("no proposals after the router's replacement")
+        return proposed_tokens(service) > proposed
+
+    wait_until(proposes_again, PATIENCE_S)
 
 
 def cpu_s(processes: list[Any]) -> float:

@@ -26,7 +26,7 @@ from tests.serve.chromium import browser
 from tests.serve.identity import PlainAnswers, answer, answers, assert_same
 from tests.serve.looking import walk_through
 from tests.serve.prompts import PROMPTS
-from tests.serve.service import MODEL, Service, launch, local_config, running
+from tests.serve.service import MODEL, Service, local_config, running
 from tests.serve.watching import (
     SPANS,
     ask,
@@ -78,7 +78,7 @@ def test_greedy_tokens_are_the_targets_own(service: Service, plain_answers: Plai
     plain = plain_answers(service)
     before = accepted_tokens(service)
 
-    assert_same(service, plain[::3], answers(service, PROMPTS[::3]))
+    assert_same(service, plain[::10], answers(service, PROMPTS[::10]))
     assert_same(service, plain, answers(service, PROMPTS, at_once=8))
 
     wait_until(lambda: accepted_tokens(service) > before + 50, 10.0)
@@ -88,7 +88,7 @@ def test_openai_client(service: Service) -> None:
     client = service.client()
     assert [model.id for model in client.models.list()] == [MODEL]
     messages: Any = [{"role": "user", "content": PROMPTS[0]}]
-    options: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 32}
+    options: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}
     whole = client.chat.completions.create(messages=messages, **options)
     stream = client.chat.completions.create(
         messages=messages, stream=True, stream_options={"include_usage": True}, **options
@@ -107,8 +107,8 @@ def test_usage_ends_at_the_stop_string(service: Service) -> None:
         "model": MODEL,
         "messages": [{"role": "user", "content": "Count from 1 to 30, separated by commas."}],
         "temperature": 0,
-        "max_tokens": 96,
-        "stop": ["17"],
+        "max_tokens": 48,
+        "stop": ["7."],  # two tokens
     }
     client = service.client()
     plain = client.chat.completions.create(
@@ -185,17 +185,6 @@ def test_health_and_metrics(service: Service) -> None:
     wait_until(are_all_there, 30.0)
 
 
-def test_the_page_in_a_browser(speculating: Service, tmp_path: Path) -> None:
-    with browser(tmp_path / "profile") as page:
-        walk_through(page, speculating.url.removesuffix("/v1"), tmp_path)
-    assert sorted(file.name for file in tmp_path.glob("*.png")) == [
-        "desktop-dark.png",
-        "desktop-light.png",
-        "phone-dark.png",
-        "phone-light.png",
-    ]
-
-
 @pytest.mark.parametrize(
     "fence", [fence for fence in commands() if fence.title == WITH_SERVICE], ids=str
 )
@@ -205,15 +194,6 @@ def test_what_the_documentation_asks_of_a_running_service(service: Service, fenc
     done = subprocess.run([*program, text], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-
-
-def test_second_service_on_the_port_says_so(service: Service) -> None:
-    second = launch(service.config_file)
-    output, _ = second.communicate(timeout=120)
-    assert second.returncode == 2
-    assert "port" in output
-    assert "--port" in output
-    assert "Traceback" not in output
 
 
 def test_disconnect_closes_the_session(service: Service) -> None:
@@ -273,6 +253,17 @@ def _known(service: Service) -> dict[str, Any]:
 def _proposes_again(service: Service, before: float) -> bool:
     answer(service, PROMPTS[13])
     return proposed_tokens(service) > before
+
+
+def test_the_page_in_a_browser(speculating: Service, tmp_path: Path) -> None:
+    with browser(tmp_path / "profile") as page:
+        walk_through(page, speculating.url.removesuffix("/v1"), tmp_path)
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == [
+        "desktop-dark.png",
+        "desktop-light.png",
+        "phone-dark.png",
+        "phone-light.png",
+    ]
 
 
 def test_drafts_that_freeze_or_die_cost_speed_only(
@@ -434,9 +425,12 @@ def live(service: Service, **settings: Any) -> Iterator[None]:
         service.config_file.write_text(original)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def speculating(service: Service) -> Iterator[Service]:
-    """Depths are fixed: on a slow machine ours may find that speculation does not pay just now."""
+    """Depths are fixed: on a slow machine ours may find that speculation does not pay just now.
+
+    From the first test that wants it to the end: those of `service` as its file has it come before.
+    """
     with live(service, depth_policy={"name": "fixed", "depth": 5}):
         yield service
 

@@ -119,22 +119,14 @@ class Distorted(Draft):
     """Draws from distributions of its own, which look at the last token only, and ships them.
 
     They are the target's after `prompt` and that token, flattened, times noise and cut to a few
-    tokens: like the target's in some places, far from them in others. Only `allowed` ones are
-    drawn.
+    tokens: like the target's in some places, far from them in others.
     """
 
-    def __init__(
-        self,
-        tiny: TinyModel,
-        prompt: Sequence[int],
-        lies: bool = False,
-        allowed: Sequence[int] = range(VOCAB_SIZE),
-    ) -> None:
+    def __init__(self, tiny: TinyModel, prompt: Sequence[int], lies: bool = False) -> None:
         super().__init__()
         self._rng = np.random.default_rng(0)
         self.keeps_distributions: Callable[[Followed], bool] = lambda _: True
         p = tiny.probabilities([[*prompt, token_id] for token_id in range(VOCAB_SIZE)])
-        p = np.where(np.isin(np.arange(VOCAB_SIZE), allowed), p, 0.0)
         weights = p**0.8 * self._rng.lognormal(sigma=0.8, size=p.shape)
         self._ids = np.argsort(-weights, axis=1)[:, :_SUPPORT].astype(np.int32)
         kept = np.take_along_axis(weights, self._ids, axis=1)
@@ -204,15 +196,8 @@ class DistortedAhead(Distorted):
     What it has sent ahead it does not propose again.
     """
 
-    def __init__(
-        self,
-        tiny: TinyModel,
-        prompt: Sequence[int],
-        fan_out: int = 4,
-        allowed: Sequence[int] = range(VOCAB_SIZE),
-    ) -> None:
-        super().__init__(tiny, prompt, allowed=allowed)
-        self.num_foreseen = 0  # commits for which it had sent a continuation
+    def __init__(self, tiny: TinyModel, prompt: Sequence[int], fan_out: int = 4) -> None:
+        super().__init__(tiny, prompt)
         self._fan_out = fan_out
         self._sent: dict[int, dict[tuple[int, int], NDArray[np.int64]]] = {}
 
@@ -226,8 +211,6 @@ class DistortedAhead(Distorted):
         if chain is None:
             chain = self._chain(session.token_ids[-1], session.depth)
             yield session.proposal(chain[1:].tolist(), self._q_of(session, chain))
-        else:
-            self.num_foreseen += 1
         self._sent[session_id] = sent = {}
         for num_accepted, last_token_id in enumerate(chain.tolist()):
             for added in self._ids[last_token_id, : self._fan_out].tolist():

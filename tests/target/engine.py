@@ -26,7 +26,7 @@ from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
 from specray.target.threads import bound_to_cores
 from specray.types import Commit, Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
-from specray.wire.client import Stream, connect_target, get_stats_blocking
+from specray.wire.client import Stream, configure_blocking, connect_target, get_stats_blocking
 from specray.wire.stats import TargetStats
 from tests.target.drafts import Disturbance
 from tests.target.plugins import STUBBORN_SCHEDULER
@@ -34,7 +34,9 @@ from tests.target.plugins import STUBBORN_SCHEDULER
 MAX_DEPTH = 5
 MAX_WAIT_MS = 100.0  # a busy machine shall not turn speculation off; proposals come in 1 ms or 2
 PATIENCE_S = 30.0
+GRACE_S = 1.0  # vLLM would collect garbage for five seconds more
 ROUTER = "router-1"
+_POLICY = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS)
 _ids = itertools.count()
 
 
@@ -73,6 +75,15 @@ class Engine:
     def answers(self, jobs: Sequence[Job]) -> list[list[int]]:
         """The generated tokens of each job's first answer."""
         return [list(output.outputs[0].token_ids) for output in self.run(jobs)]
+
+    @contextmanager
+    def configured(self, **changes: Any) -> Iterator[None]:
+        """With another policy for a while."""
+        configure_blocking(self.address, replace(_POLICY, **changes))
+        try:
+            yield
+        finally:
+            configure_blocking(self.address, _POLICY)
 
     def forget_prefixes(self) -> None:
         """Empties the prefix cache."""
@@ -129,7 +140,8 @@ def plain_engine(model: Path, **kwargs: Any) -> Iterator[LLMEngine]:
     try:
         yield engine
     finally:
-        engine.engine_core.shutdown()
+        has_workers = kwargs.get("tensor_parallel_size", 1) > 1
+        engine.engine_core.shutdown(None if has_workers else GRACE_S)
         engine.engine_core.ctx.destroy(linger=0)
         _, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
         assert not alive
@@ -149,7 +161,6 @@ def _start(args: EngineArgs) -> LLMEngine:
 def specray_engine(
     model: Path,
     scheduler_cls: str = STUBBORN_SCHEDULER,
-    is_trusting: bool = True,
     ngrams: Path | None = None,
     **kwargs: Any,
 ) -> Iterator[Engine]:
@@ -159,8 +170,8 @@ def specray_engine(
     workarounds.apply_to_frontend()
     plugin = TargetPluginConfig(
         max_depth=MAX_DEPTH,
-        policy=SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS),
-        trust_draft_distributions=is_trusting,
+        policy=_POLICY,
+        trust_draft_distributions=True,
         ngrams=str(ngrams) if ngrams is not None else None,
     )
     ours = {

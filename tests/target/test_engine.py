@@ -9,13 +9,11 @@ from typing import NamedTuple
 import pytest
 from vllm import SamplingParams
 
-from specray.types import SessionFrame, SourceStats, SpeculationPolicy
-from specray.wire.client import configure_blocking
+from specray.types import SessionFrame, SourceStats
 from tests.saboteur import Saboteur
 from tests.target.drafts import Disturbance, Disturbed, Frozen, ScriptedAhead
 from tests.target.engine import (
     MAX_DEPTH,
-    MAX_WAIT_MS,
     Engine,
     FakeRouter,
     Job,
@@ -104,12 +102,12 @@ def test_saboteur(
     engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
 ) -> None:
     before = engine.stats()
-    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0)  # it makes every step wait
-    configure_blocking(engine.address, policy)
-    with FakeRouter(engine.address, Saboteur(vocab_size=VOCAB_SIZE)):
+    with (
+        engine.configured(max_wait_ms=5.0),  # it makes every step wait
+        FakeRouter(engine.address, Saboteur(vocab_size=VOCAB_SIZE)),
+    ):
         for _ in range(2):
             assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
-    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS))
     after = engine.stats()
     assert after.num_proposals_used > before.num_proposals_used
     assert after.num_proposals_stale > before.num_proposals_stale
@@ -178,6 +176,7 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     proposer = sources.proposer(KINDS[name], followers(halves_answers))
     with (
         served(proposer) as draft,
+        engine.configured(max_wait_ms=25.0),  # what is lost is waited for
         FakeRouter(engine.address, draft, disturbance=Disturbance(), frames=frames),
     ):
         got = halves.answers(engine, (None, 5, 3, None))
@@ -196,8 +195,6 @@ def test_copies_from_the_requests_own_text(
     engine: Engine, tiny: TinyModel, jobs: list[Job], answers: list[list[int]]
 ) -> None:
     """Where the draft is silent, or its answer is late; prompts hold parts of the answers."""
-    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0, has_stop_gap=True)
-    configure_blocking(engine.address, policy)
     few = GREEDY.clone()
     few.allowed_token_ids = FEW[:2]  # whatever the machine's arithmetic, much repeats itself
     told = [
@@ -206,9 +203,11 @@ def test_copies_from_the_requests_own_text(
     ]
     plain = engine.answers(told[:4]) + engine.answers(told[4:])
     before = engine.stats().sources.get("stop_gap", SourceStats())
-    with FakeRouter(engine.address, Frozen(num_rounds=0)):
+    with (
+        engine.configured(max_wait_ms=5.0, has_stop_gap=True),
+        FakeRouter(engine.address, Frozen(num_rounds=0)),
+    ):
         assert_same(tiny, told, plain, engine.answers(capped(told)))
-    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS, has_stop_gap=False))
     after = engine.stats().sources["stop_gap"]
     assert after.num_proposed - before.num_proposed > 20  # fewer where they do not pay
     assert after.num_accepted > before.num_accepted
@@ -225,11 +224,11 @@ def test_drafted_ahead(
     """Disturbed: with proposals lost, repeated, late and out of order."""
     before, tally = engine.stats(), Tally(engine)
     draft = scripted(jobs, answers, 0.2, ScriptedAhead)
-    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=5.0)
-    configure_blocking(engine.address, policy)
-    with FakeRouter(engine.address, Disturbed(draft) if is_disturbed else draft):
+    with (
+        engine.configured(max_wait_ms=5.0),
+        FakeRouter(engine.address, Disturbed(draft) if is_disturbed else draft),
+    ):
         assert_same(tiny, jobs, answers, engine.answers(capped(jobs)))
-    configure_blocking(engine.address, replace(policy, max_wait_ms=MAX_WAIT_MS))
     after = engine.stats()
     assert after.num_hits - before.num_hits > 100
     assert is_disturbed <= (after.num_late + after.num_absent > before.num_late + before.num_absent)
@@ -300,6 +299,18 @@ def test_long_prompts_arrive_in_chunks_while_others_decode(
     steps = engine.take_steps()
     assert sum(step.num_chunks > 0 and any(step.depths.values()) for step in steps) >= 3
     assert tally.take()[1] > 0
+
+
+def test_a_seed_says_the_same_however_a_prompt_is_read(engine: Engine) -> None:
+    """On the CPU vLLM's engine would end at the first part of such a prompt."""
+    params = SamplingParams(temperature=1.0, seed=7, max_tokens=60, ignore_eos=True)
+    jobs = [Job(prompt, params) for prompt in prompts(4, 60, seed=8)]
+    engine.take_steps()  # those before
+    expected = [engine.answers([job])[0] for job in jobs]
+    assert not any(step.num_chunks for step in engine.take_steps())
+    engine.forget_prefixes()
+    assert engine.answers(jobs) == expected
+    assert sum(step.num_chunks for step in engine.take_steps()) >= len(jobs) - 1
 
 
 def test_full_prefix_cache_hit_while_others_decode(

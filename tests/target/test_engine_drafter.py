@@ -44,7 +44,8 @@ SAMPLED = SamplingParams(temperature=1.0, max_tokens=6, ignore_eos=True)
 PROMPT = prompts(1, 8, seed=5)[0]
 ALPHA = 1e-6
 BATCH = 64
-SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks_override": 48}
+ROOM = 3  # for tokens of one request in a step of an engine with n-grams
+SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks_override": 200}
 
 
 def config_of(**options: Any) -> SpeculativeConfig:
@@ -132,13 +133,17 @@ class Drafting(Engine):
 def engine(
     request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Drafting]:
-    """The draft is the target itself, the head knows nothing."""
+    """The draft is the target itself, but reads less; the head knows nothing."""
     head = tmp_path_factory.mktemp("head") / "eagle3"
-    save_eagle3(head)
+    save_eagle3(head, num_positions=128)
     config = {"method": request.param, "num_speculative_tokens": MAX_DEPTH} | {
-        "draft_model": {"model": str(tiny_folder)},
+        "draft_model": {"model": str(tiny_folder), "max_model_len": 256},
         "eagle3": {"model": str(head)},
-        "ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3},
+        "ngram": {
+            "num_speculative_tokens": ROOM,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 3,
+        },
     }[request.param]
     with specray_engine(tiny_folder, speculative_config=config, **SMALL) as engine:
         engine.__class__ = Drafting
@@ -183,61 +188,52 @@ def test_sampled_output_has_the_targets_distribution(engine: Drafting, tiny: Tin
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-def test_copies_are_cut_to_the_engines_room(tiny_folder: Path) -> None:
+@pytest.mark.parametrize("engine", ["ngram"], indirect=True)
+def test_copies_are_cut_to_the_engines_room(engine: Drafting) -> None:
     """More than vLLM's `num_speculative_tokens` would end the engine."""
-    config = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
     jobs = [Job(prompt, GREEDY) for prompt in prompts(2, 20)]
-    with specray_engine(tiny_folder, speculative_config=config, **SMALL) as engine:
-        plain = engine.answers(jobs)
-        with FakeRouter(engine.address, scripted(jobs, plain, noise=0.0)):
-            assert engine.answers(capped(jobs, [None])) == plain
-        assert max(max(step.depths.values(), default=0) for step in engine.take_steps()) == 2
-
-
-@pytest.mark.e2e
-@pytest.mark.timeout(600)
-def test_a_head_drafts_for_longer_requests_than_it_was_trained_on(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    save_eagle3(tmp_path / "head", num_positions=128)
-    config = {"method": "eagle3", "model": str(tmp_path / "head"), "num_speculative_tokens": 5}
-    sizes = SMALL | {"num_gpu_blocks_override": 200}
-    jobs = [Job(prompts(1, 300, seed=9)[0], shorter(GREEDY, 30))]
-    with specray_engine(tiny_folder, speculative_config=config, **sizes) as engine:
-        plain = engine.answers(jobs)
-        engine.forget_prefixes()  # of which it has read nothing
-        tally = Tally(engine)
+    plain = engine.answers(jobs)
+    engine.take_steps()
+    with FakeRouter(engine.address, scripted(jobs, plain, noise=0.0)):
         assert engine.answers(capped(jobs, [None])) == plain
-        assert tally.take()[0] > 60
+    assert max(max(step.depths.values(), default=0) for step in engine.take_steps()) == ROOM
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-def test_a_draft_model_is_never_asked_of_what_it_has_missed(tiny_folder: Path) -> None:
+@pytest.mark.parametrize("engine", ["eagle3"], indirect=True)
+def test_a_head_drafts_for_longer_requests_than_it_was_trained_on(engine: Drafting) -> None:
+    jobs = [Job(prompts(1, 300, seed=9)[0], shorter(GREEDY, 30))]
+    plain = engine.answers(jobs)
+    engine.forget_prefixes()  # of which it has read nothing
+    tally = Tally(engine)
+    assert engine.answers(capped(jobs, [None])) == plain
+    assert tally.take()[0] > 60
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["draft_model"], indirect=True)
+def test_a_draft_model_is_never_asked_of_what_it_has_missed(engine: Drafting) -> None:
     """The draft is the target, so that it is always right where it has read all tokens."""
-    config = {"method": "draft_model", "model": str(tiny_folder), "num_speculative_tokens": 5}
-    sizes = SMALL | {"max_num_batched_tokens": 512, "num_gpu_blocks_override": 200}
     first, second = prompts(2, 200, seed=3)
     short = [Job(prompt, GREEDY) for prompt in prompts(3, 20, seed=4)]
     long = Job(prompts(1, 300, seed=9)[0], shorter(GREEDY, 20))
-    with specray_engine(
-        tiny_folder, speculative_config=config | {"max_model_len": 256}, **sizes
-    ) as engine:
 
-        def verified(*jobs: Job) -> tuple[int, int]:
-            tally = Tally(engine)
-            engine.answers(capped(jobs, [None]))
-            return tally.take()
+    def verified(*jobs: Job) -> tuple[int, int]:
+        tally = Tally(engine)
+        engine.answers(capped(jobs, [None]))
+        return tally.take()
 
-        proposed, accepted = verified(Job(first, shorter(GREEDY, 40)))
-        assert proposed == accepted > 20
-        engine.answers([Job(second, speculating(shorter(GREEDY, 1), 0))])  # cached, and not drafted
-        assert verified(Job(second, shorter(GREEDY, 40))) == (0, 0)
-        proposed, accepted = verified(Job(second, shorter(GREEDY, 40)))  # so it was computed anew
-        assert proposed == accepted > 20
-        # Beside a request that is too long for it vLLM does not run it at all.
-        proposed, accepted = verified(long, *short)
-        assert proposed == accepted
+    proposed, accepted = verified(Job(first, shorter(GREEDY, 40)))
+    assert proposed == accepted > 20
+    engine.answers([Job(second, speculating(shorter(GREEDY, 1), 0))])  # cached, and not drafted
+    assert verified(Job(second, shorter(GREEDY, 40))) == (0, 0)
+    proposed, accepted = verified(Job(second, shorter(GREEDY, 40)))  # so it was computed anew
+    assert proposed == accepted > 20
+    # Beside a request that is too long for it vLLM does not run it at all.
+    proposed, accepted = verified(long, *short)
+    assert proposed == accepted
 
 
 @pytest.mark.e2e

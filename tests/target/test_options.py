@@ -139,17 +139,6 @@ def test_log_probabilities_of_chosen_tokens(engine: Engine) -> None:
             assert set(plain) == set(speculated) >= {3, 5, 8}
 
 
-def test_a_seed_says_the_same_however_a_prompt_is_read(tiny_folder: Path, engine: Engine) -> None:
-    """On the CPU vLLM's engine would end at the first part of such a prompt."""
-    options = {"temperature": 1.0, "seed": 7}
-    jobs = [Job(prompt, greedy(**options)) for prompt in prompts(4, 60)]
-    expected = engine.run(jobs)
-    with specray_engine(tiny_folder, max_num_batched_tokens=32, **SMALL) as reading:
-        got = reading.run(jobs)
-        assert sum(step.num_chunks for step in reading.take_steps()) >= len(jobs)
-    assert first_tokens(got) == first_tokens(expected)
-
-
 def test_bad_words_of_several_tokens(engine: Engine, plain: dict[str, list[list[int]]]) -> None:
     words = [
         "".join(CHARS[t - 1] for t in answer[i : i + 2] if t != EOS)

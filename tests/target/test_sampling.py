@@ -5,7 +5,6 @@ their fewer than 200 p-values must reach ALPHA. The power checks show that fault
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from specray.draft.service import DraftService
-from specray.types import Proposal, SessionFrame, SpeculationPolicy
-from specray.wire.client import configure_blocking
+from specray.types import Proposal, SessionFrame
 from tests.models.test_ngrams import write_ngrams
 from tests.target.distributions import (
     Filter,
@@ -27,8 +25,6 @@ from tests.target.distributions import (
 )
 from tests.target.drafts import BriefAhead, Distorted, DistortedAhead, Disturbance, Disturbed
 from tests.target.engine import (
-    MAX_DEPTH,
-    MAX_WAIT_MS,
     ROUTER,
     Engine,
     FakeRouter,
@@ -102,7 +98,7 @@ def run(
     engine: Engine,
     draft: Distorted | Disturbed | DraftService,
     params: SamplingParams,
-    num_requests: int = 40 * BATCH,
+    num_requests: int = 20 * BATCH,
     router: str = ROUTER,
     prompt: tuple[int, ...] = PROMPT,
     disturbance: Disturbance[Proposal] | None = None,
@@ -159,8 +155,7 @@ def test_every_kind_of_draft(
             engine,
             draft,
             sampled(keep),
-            20 * BATCH,
-            CREDULOUS,
+            router=CREDULOUS,
             batch=16 if has_quick else BATCH,
             step_s=STEP_S if has_quick else 0.0,
         )
@@ -186,13 +181,15 @@ def test_a_draft_whose_proposals_are_lost_repeated_late_and_out_of_order(
     engine.take_steps()  # those before
     frames: Disturbance[SessionFrame] | None = Disturbance() if disturbs_commits else None
     q = sources.draft().probabilities([[*PROMPT, token_id] for token_id in range(VOCAB_SIZE)])
-    with served(sources.proposer(KINDS[name], q)) as draft:
+    with (
+        served(sources.proposer(KINDS[name], q)) as draft,
+        engine.configured(max_wait_ms=25.0),  # what is lost is waited for
+    ):
         answers, acceptance_rate = run(
             engine,
             draft,
             sampled(),
-            20 * BATCH,
-            CREDULOUS,
+            router=CREDULOUS,
             disturbance=Disturbance(),
             frames=frames,
             batch=32,
@@ -220,13 +217,9 @@ def test_guesses_of_the_target_behind_drawn_tokens(
     engine: Engine, tiny: TinyModel, reference: Reference
 ) -> None:
     """What is guessed, and how far, depends on the token that was drawn before."""
-    policy = SpeculationPolicy(max_depth=MAX_DEPTH, max_wait_ms=MAX_WAIT_MS)
     draft, keep = BriefAhead(tiny, PROMPT, fan_out=16), Filter(top_k=4)
-    configure_blocking(engine.address, replace(policy, has_stop_gap=True))
-    try:
+    with engine.configured(has_stop_gap=True):
         answers, _ = run(engine, draft, sampled(keep), 16 * BATCH, batch=12, step_s=STEP_S)
-    finally:
-        configure_blocking(engine.address, policy)
     assert min(p_values(answers, reference, keep, draft.dense())) > ALPHA
     assert draft.num_continued > 20  # steps that accepted a guess behind a drawn token
 
@@ -239,7 +232,8 @@ def test_drafted_ahead(
     engine.take_steps()  # those before
     draft = DistortedAhead(tiny, PROMPT)
     disturbed = Disturbed(draft) if is_disturbed else draft
-    answers, _ = run(engine, disturbed, sampled(), 20 * BATCH)
+    with engine.configured(max_wait_ms=25.0):  # what is lost is waited for
+        answers, _ = run(engine, disturbed, sampled())
     assert min(p_values(answers, reference, PLAIN, draft.dense())) > ALPHA
     assert sum(step.num_ahead for step in engine.take_steps()) > 4 * BATCH  # of 500 and more
 
@@ -257,9 +251,12 @@ def test_distributions_are_used_and_point_masses_are_exact_too(
 
 
 def test_a_wrong_distribution_shows(engine: Engine, tiny: TinyModel, reference: Reference) -> None:
-    """The power check: a draft that draws from other distributions than it ships is believed."""
+    """The power check, of as many requests as the tests have.
+
+    A draft that ships other distributions than it draws from is believed.
+    """
     liar = Distorted(tiny, PROMPT, lies=True)
-    answers, _ = run(engine, liar, sampled(), 120 * BATCH, CREDULOUS)
+    answers, _ = run(engine, liar, sampled(), router=CREDULOUS)
     first, *others = p_values(answers, reference, PLAIN, liar.dense())
     assert first > ALPHA  # it comes from the prefill, without a draft
     assert min(others) < ALPHA**2
@@ -298,7 +295,7 @@ class Mixed(NamedTuple):
 @pytest.fixture(scope="module")
 def mixed(engine: Engine, tiny: TinyModel) -> Mixed:
     """Requests of all settings in the same batches, in random order."""
-    names = np.random.default_rng(0).permutation(np.repeat(list(MIXED), 800)).tolist()
+    names = np.random.default_rng(0).permutation(np.repeat(list(MIXED), 500)).tolist()
     draft = Distorted(tiny, PROMPT)
     draft.keeps_distributions = lambda session: session.opened.depth != NO_DISTRIBUTIONS
     greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
