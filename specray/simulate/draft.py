@@ -87,6 +87,11 @@ class Draft:
         self._work = env.event()
         env.process(self._run())
 
+    @property
+    def _works_ahead(self) -> bool:
+        """In passes of its own; copies for all outcomes leave with each answer."""
+        return self._settings.ahead_hit_rate > 0 and not self._settings.copies
+
     def stop(self) -> None:
         """It is taken away, with all that it was asked for."""
         self._sessions.clear()
@@ -115,9 +120,12 @@ class Draft:
         self._observe_flight(session, commit)
         session.length = commit.position + len(commit.token_ids)
         is_answered = session.length <= session.sent_ahead and self._hits(session, session.length)
-        session.commit = commit if commit.depth > 0 and not is_answered else None
-        session.ahead_of = session.length if is_answered and commit.depth > 0 else None
-        session.began_s, session.was_ahead = self._env.now if session.ahead_of else None, True
+        is_unawaited = self._works_ahead and commit.is_unawaited  # what it brings next is of use
+        is_running = commit.depth > 0 and (is_answered or is_unawaited)
+        session.commit = None if is_running or commit.depth == 0 else commit
+        session.ahead_of = session.length if is_running else None
+        session.began_s = self._env.now if is_running else None
+        session.was_ahead = is_answered
         session.last_depth, session.num_ahead = commit.depth, 0
 
     def _observe_flight(self, session: _Session, commit: Commit) -> None:
@@ -169,7 +177,7 @@ class Draft:
     def _answer_depth(self, sessions: Sequence[_Session]) -> int:
         """How many tokens are worth it in answers, as the service's draft decides."""
         most = max(session.last_depth for session in sessions)
-        if self._settings.copies or not self._settings.ahead_hit_rate:
+        if not self._works_ahead:
             return most
         in_steps = [s for s in self._sessions.values() if s.began_s is not None]
         rhythms = [self._rhythm] * (len(sessions) + len(in_steps))
@@ -186,7 +194,9 @@ class Draft:
 
     def _may_go_ahead(self, session: _Session) -> bool:
         """Whether a pass for it would end before its next commit: that would have to wait else."""
-        if session.ahead_of is None or session.began_s is None or not self._settings.ahead_hit_rate:
+        if self._settings.copies:
+            return session.ahead_of is not None
+        if session.ahead_of is None or session.began_s is None or not self._works_ahead:
             return False
         num_rows = self._settings.fan_out
         pass_s = self._settings.law.step_s(StepLoad(num_rows, num_rows, session.length))
@@ -207,7 +217,7 @@ class Draft:
             session.num_ahead += 1
         self._push_ahead(drafted)
         for session in drafted:
-            if session.num_ahead >= session.last_depth:
+            if self._settings.copies or session.num_ahead >= session.last_depth:
                 session.ahead_of = None
 
     def _push_ahead(self, sessions: list[_Session]) -> None:

@@ -162,6 +162,24 @@ def test_a_slow_draft_that_works_ahead_is_found_out_where_it_seemed_never_to_be(
     assert tokens_per_s(is_enabled=True) > 1.1 * tokens_per_s(is_enabled=False)
 
 
+@pytest.mark.parametrize("draft_s", [0.006, 0.010, 0.015])
+def test_a_draft_that_is_nearly_always_ahead_is_worth_the_best_fixed_depth(draft_s: float) -> None:
+    """Its answers take longer than a step may wait for: of five tokens, or, the last, of any."""
+
+    def tokens_per_s(depth: int | None, *, is_enabled: bool = True) -> float:
+        settings = cluster(depth=depth, is_enabled=is_enabled, law=LARGE)
+        policy = replace(settings.target.policy, max_wait_ms=15.0)
+        draft = DraftSettings(Gpus(draft_s, 1e-5, 2e-5), ahead_hit_rate=0.9)
+        settings = replace(settings, target=replace(settings.target, policy=policy), draft=draft)
+        load = requests([Arrival(0.0, 1000, 250) for _ in range(4)])
+        run = simulate(settings, load, num_at_once=1)
+        return sum(request.num_answer for request in run.requests) / run.ended_s
+
+    fixed = max(tokens_per_s(depth) for depth in (1, 2, 3, 5))
+    assert fixed > 1.4 * tokens_per_s(None, is_enabled=False)
+    assert tokens_per_s(None) > 0.94 * fixed
+
+
 def test_queueing_is_that_of_an_m_d_1_queue() -> None:
     # One request at a time, one step each: mean wait rho / (2 (1 - rho)) of a service time
     # (Pollaczek and Khinchine).

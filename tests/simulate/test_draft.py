@@ -66,8 +66,9 @@ def test_one_prompt_does_not_hold_up_the_proposals_of_others() -> None:
 def test_so_many_commits_are_drafted_ahead(rate: float) -> None:
     run = simulate(cluster(depth=3, draft_s=DRAFT_S, ahead=rate), alone(4000, rate=0.6))
 
-    num_asked = len(run.drafts[0].queue_s)
-    assert num_asked / num_verifications(run) == pytest.approx(1 - rate, abs=0.06)
+    # Of what was not foreseen the target leaves some, if the wait for it does not pay.
+    asked = len(run.drafts[0].queue_s) / num_verifications(run)
+    assert 1 - rate - 0.12 < asked < 1 - rate + 0.06
 
 
 def test_sessions_are_shared_evenly_among_drafts() -> None:

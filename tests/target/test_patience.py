@@ -55,6 +55,17 @@ def test_a_step_waits_for_few_tokens_where_many_would_take_too_long() -> None:
     assert patience.full_wait_s(0.025, 4) == math.inf
 
 
+def test_where_drafts_mostly_get_ahead_slow_answers_are_no_reason_to_ask_for_less() -> None:
+    patience, session = Patience(), make_session()
+    for _ in range(40):
+        patience.observe_answer(session, 10.1, 5)
+    assert patience.full_wait_s(0.025, 5) == math.inf
+
+    for _ in range(40):
+        patience.observe_answer(session, 9.9, 5)  # here before its commit
+    assert patience.full_wait_s(0.025, 5) < 0.2 * 0.025
+
+
 def test_the_first_answer_after_a_pause_says_nothing_of_what_is_drafted_ahead() -> None:
     patience, session, resumed = Patience(), make_session(), make_session()
     resumed.is_resumed = True
