@@ -264,6 +264,20 @@ def test_an_honest_draft_that_sends_again_what_it_has_is_trusted(buffer: Proposa
     assert streams.trusts("r")
 
 
+def test_what_a_stream_has_brought_is_forgotten_with_it(buffer: ProposalBuffer) -> None:
+    """Routers come under ever new names. Seen from outside: a draw sent again is a new one then."""
+    streams = RouterStreams(buffer, SpeculationPolicy())
+    unlikely = np.array([[0.02, 0.98]], np.float32)
+    rows = TruncatedDistributions(np.array([[4, 5]], np.int32), unlikely)
+    for _ in range(40):
+        peer = Peer("r")
+        streams.connected(peer)
+        buffer.open(1, "r", 10, 7)
+        receive(streams, Proposal(1, 10, 7, (4,), "model", rows))
+        streams.disconnected(peer)
+    assert not streams.trusts("r")
+
+
 def test_the_timeline_names_the_sessions_of_what_comes_and_goes(buffer: ProposalBuffer) -> None:
     timeline, peer = RecordedTimeline(), Peer("r")
     streams = RouterStreams(buffer, SpeculationPolicy(), timeline=timeline)

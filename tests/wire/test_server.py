@@ -19,6 +19,8 @@ HOST = "127.0.0.1"
 SPECULATE = "/specray.v1.Draft/Speculate"
 CURRENT = (("specray-protocol", "1"), ("specray-router", "r"))
 
+BIG = ProposalFrame(lost=tuple(range(2**40, 2**40 + 5000)))
+
 DraftHandler = RecordingHandler[SessionFrame, ProposalFrame]
 
 
@@ -194,15 +196,13 @@ def test_exceptions_become_statuses(error: Exception, status: str, details: str)
 def test_a_router_that_does_not_read_is_cut_off(
     server: RunningServer, handler: DraftHandler
 ) -> None:
-    big = ProposalFrame(lost=tuple(range(2**40, 2**40 + 5000)))
-
     async def ignore() -> None:
         stream = await connect_draft(server.address, "r")
         peer = await asyncio.to_thread(handler.peer)
         for _ in range(MAX_FRAMES + 200):
-            peer.send(big)
+            peer.send(BIG)
         assert await asyncio.to_thread(handler.gone) is peer
-        peer.send(big)  # harmless: whoever sends need not know
+        peer.send(BIG)  # harmless: whoever sends need not know
         with pytest.raises(StreamClosedError, match="RESOURCE_EXHAUSTED"):
             async for _ in stream:
                 pass
@@ -216,14 +216,13 @@ def test_a_router_that_reads_nothing_at_all_is_cut_off(
     server: RunningServer, handler: DraftHandler
 ) -> None:
     """A write waits for it for ever, so that nothing more is taken from the queue."""
-    big = ProposalFrame(lost=tuple(range(2**40, 2**40 + 5000)))
 
     async def ignore() -> None:
         stream = await connect_draft(server.address, "r")
         peer = await asyncio.to_thread(handler.peer)
         for _ in range(2):
             for _ in range(MAX_FRAMES - 100):  # 30 MB, more than a connection takes unread
-                peer.send(big)
+                peer.send(BIG)
             await asyncio.sleep(0.5)
         assert await asyncio.to_thread(handler.gone) is peer
         await stream.close()
