@@ -23,7 +23,7 @@ Outcome = tuple[int, int]
 _NUM_CONFIDENCES = 10  # buckets of a token's probability, all as wide
 _NUM_SHARES = 12  # buckets of a share: 1 to 1/2, 1/2 to 1/4, ...; the last takes the rest
 _PRIOR_STRENGTH = 8.0  # observations that a prior counts for
-_FORGETTING = 0.999  # per observation
+_FORGETTING = 0.999  # per observation of a bucket
 
 
 @dataclass(slots=True, eq=False)
@@ -44,18 +44,20 @@ class InFlight:
 
 
 class _Frequencies:
-    """How often something happened, by bucket."""
+    """How often something happened, by bucket; of a rare one the prior goes on counting."""
 
     def __init__(self, priors: Floats) -> None:
-        self._happened = priors * _PRIOR_STRENGTH
-        self._tried = np.full(len(priors), _PRIOR_STRENGTH)
+        self._expected = priors * _PRIOR_STRENGTH
+        self._happened = np.zeros(len(priors))
+        self._tried = np.zeros(len(priors))
         self.rates = priors
 
     def observe(self, tried: Floats, happened: Floats) -> None:
-        """Learns counts by bucket."""
-        self._tried = self._tried * _FORGETTING + tried
-        self._happened = self._happened * _FORGETTING + happened
-        self.rates = self._happened / self._tried
+        """Learns counts by bucket; those without any forget nothing."""
+        kept = np.where(tried > 0, _FORGETTING, 1.0)
+        self._tried = self._tried * kept + tried
+        self._happened = self._happened * kept + happened
+        self.rates = (self._happened + self._expected) / (self._tried + _PRIOR_STRENGTH)
 
 
 class _Tables:

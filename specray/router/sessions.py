@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import get_args
+from typing import NamedTuple, get_args
 from zlib import crc32
 
 from specray.types import Commit, OpenSession, Proposal, ProposalFrame, SessionFrame
@@ -14,6 +14,15 @@ from specray.wire.mail import ProposalMail, SessionMail
 from specray.wire.stats import Reason
 
 _log = logging.getLogger(__name__)
+
+_FEW, _SHARE = 2, 1 / 4  # sessions, or of the fullest draft's, by which drafts may differ
+
+
+class Moves(NamedTuple):
+    """Frames for both sides, when sessions change their draft."""
+
+    to_drafts: dict[str, SessionFrame]
+    to_targets: dict[str, ProposalFrame]
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class _Session:
     relay_id: int  # the id that the draft knows; never used twice
     draft: str
     request_id: str
+    num_tokens: int  # when it was opened
     commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal at once
 
     @property
@@ -123,6 +133,22 @@ class SessionTable:
             self._suspects.add(draft)
         return mail.take()
 
+    def even_out(self) -> Moves:
+        """Lets the fullest draft give a session away if another has far fewer.
+
+        For a draft that is new, or back: its target opens the session again, where there are
+        fewest. One at a time, the shortest first, as the other draft has to read it anew.
+        """
+        to_drafts, to_targets = SessionMail[str](), ProposalMail[str]()
+        sessions = {address: draft.sessions for address, draft in self._drafts.items()}
+        fullest = max(sessions.values(), key=len, default={})
+        fewest = min((len(sessions[a]) for a in sessions.keys() - self._suspects), default=None)
+        if fewest is not None and len(fullest) - fewest > max(_FEW, _SHARE * len(fullest)):
+            session = min(fullest.values(), key=lambda session: session.num_tokens)
+            self._lose(session, "evened_out", to_targets)
+            to_drafts.close(session.draft, session.relay_id)
+        return Moves(to_drafts.take(), to_targets.take())
+
     def keep_drafts(self, drafts: frozenset[str]) -> None:
         """Forget the conduct of drafts that are not among these."""
         self._suspects &= drafts
@@ -152,7 +178,8 @@ class SessionTable:
             self._homeless.setdefault(target, set()).add(opened.session_id)
             return
         relay_id = next(self._relay_ids)
-        session = _Session(target, opened.session_id, relay_id, draft, opened.request_id)
+        names = (target, opened.session_id, relay_id, draft, opened.request_id)
+        session = _Session(*names, len(opened.token_ids))
         _log.debug("Opened on draft %s", draft, extra=session.names)
         self._targets.setdefault(target, {})[opened.session_id] = session
         self._drafts[draft].sessions[session.relay_id] = session

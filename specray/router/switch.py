@@ -49,7 +49,7 @@ class Switch:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look for stalled drafts from now on."""
+        """Look for drafts that have stalled, or hold far more than others, from now on."""
         self._watching = asyncio.ensure_future(self._watch())
 
     def update(self, drafts: frozenset[str]) -> None:
@@ -102,3 +102,6 @@ class Switch:
                 _log.warning("Draft %s owes proposals for too long; its sessions move", draft)
                 self._deliver(self._table.remove_draft(draft, "draft_stalled"))
                 self._drafts.restart(draft)
+            moves = self._table.even_out()
+            self._drafts.send(moves.to_drafts)
+            self._deliver(moves.to_targets)

@@ -21,6 +21,7 @@ _LAST_CHANCE = 16  # tries of what has been given up, before it is assumed again
 _ROUNDING = 0.05  # of a token, by which a share may be off
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
+_PATIENT_ASKS = 16  # likewise, where no step could wait
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
 
@@ -146,9 +147,13 @@ class Patience:
         is_silent = self._silence.get(session.router, 0) >= _PATIENT_SILENCE
         return session.num_silent < _PATIENT_WAITS and not is_silent
 
+    def is_in_doubt(self, session: Session) -> bool:
+        """Whether it is time for the session's draft to say something, though nobody waits."""
+        return session.num_unheard >= _PATIENT_ASKS or not self.has_left_for(session)
+
     def hear_of(self, session: Session) -> None:
         """A proposal came for the session, in time or late."""
-        session.num_silent = 0
+        session.num_silent = session.num_unheard = 0
         self.hear_of_router(session.router)
 
     def hear_of_router(self, router: str) -> None:

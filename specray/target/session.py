@@ -57,6 +57,7 @@ class Session:
     num_late: int = 0  # whose proposal came while they were held back, or later
     num_absent: int = 0  # whose proposal never came
     overdue_at: int | None = None  # the length whose proposal had not come when its step began
+    num_unheard: int = 0  # commits that asked for a proposal, since anything came
     num_silent: int = 0  # waits for its proposals that were in vain, since it was heard of
     num_losses: int = 0  # drafts that let go of it, since one held it for long
     num_answers: int = 0  # proposals with tokens, since a draft last let go of it

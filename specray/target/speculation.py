@@ -342,22 +342,25 @@ class Speculation:
             is_told = depth > 0 or i in self._planner.near
             if is_told and self._telling.begin_commit(session, length_before):
                 told.append(session)
-        if may_wait:
-            self._choose_awaited(sessions, num_others)
+        self._choose_awaited(sessions, num_others, may_wait=may_wait)
         for session in told:
             # Nobody waits for one that is silent, but its router goes by what it owes.
-            is_awaited = session.is_awaited or not self._patience.has_left_for(session)
+            is_awaited = session.is_awaited or self._patience.is_in_doubt(session)
             self._telling.commit(session, is_awaited=is_awaited)
         self.flush()
 
-    def _choose_awaited(self, sessions: Sequence[Session], num_others: int) -> None:
+    def _choose_awaited(
+        self, sessions: Sequence[Session], num_others: int, *, may_wait: bool
+    ) -> None:
         """Decide which proposals the coming step is to be held back for; their drafts are told.
 
         A draft that works ahead then answers just these. Left to find out by itself whether answers
         are in time, it may stop them for a target that would wait, and the other way round.
         """
         missing = self._waiting.missing(sessions)
-        if missing:
+        for session in missing:
+            session.num_unheard += 1
+        if missing and may_wait:
             known = {
                 session.session_id for session in missing if self._taking.knows_as_much(session)
             }

@@ -54,7 +54,7 @@ class RooflineStats:
     hardware: str = ""
 
 
-Reason = Literal["draft_died", "draft_stalled", "draft_evicted", "no_draft"]
+Reason = Literal["draft_died", "draft_stalled", "draft_evicted", "no_draft", "evened_out"]
 """Why a session went on without its draft; a label of the metrics."""
 
 

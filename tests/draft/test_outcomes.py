@@ -200,6 +200,16 @@ def test_a_draft_that_has_changed_is_soon_known() -> None:
     assert model.reach(one, SAMPLED, 1.0) == pytest.approx(0.1, abs=TOLERANCE)
 
 
+def test_what_is_rare_is_not_judged_by_a_single_time() -> None:
+    """However much has been learnt of other tokens since the draft started."""
+    model, one = OutcomeModel(), flight(UNSURE, has_bonus=False)
+    learn(model, one, {A: 0.5}, num=10_000)
+    sure = flight(SURE, has_bonus=False)
+    before = model.reach(sure, SAMPLED, 1.0)
+    learn(model, sure, {B: 1.0}, num=1)
+    assert model.reach(sure, SAMPLED, 1.0) == pytest.approx(before, abs=0.2)
+
+
 def test_what_lies_behind_a_rejected_token_says_nothing() -> None:
     """The first token is always replaced, so that nothing is known of the surer second one."""
     model, one = OutcomeModel(), flight(UNSURE, SURE, has_bonus=False)

@@ -336,6 +336,24 @@ def test_a_stalled_draft_loses_its_sessions_and_comes_back_on_trial(hasty: Netwo
     assert stats.fallbacks["draft_stalled"] == 1
 
 
+def test_a_draft_that_joins_is_given_a_session(hasty: Network) -> None:
+    hasty.grow(num_targets=1, num_drafts=1)
+    (target,), (first,) = hasty.targets, hasty.drafts
+    target.send(opens(1, 2, 3))
+    opened = [session.session_id for session in first.frame().opens]
+    hasty.grow(num_drafts=1)
+    _, second = hasty.drafts
+
+    (lost,) = target.frame().lost
+    assert first.frame().closes == (opened[lost - 1],)
+    target.send(opens(lost))
+
+    assert len(second.frame().opens) == 1
+    stats = hasty.until(lambda stats: stats.open_sessions.get(second.address) == 1)
+    assert stats.open_sessions[first.address] == 2
+    assert stats.fallbacks["evened_out"] == 1
+
+
 def test_homeless_sessions_reopen_when_a_draft_appears(network: Network) -> None:
     network.grow(num_targets=1)
     (target,) = network.targets

@@ -245,9 +245,63 @@ def test_a_draft_back_from_a_stall_gets_one_session_on_trial(table: SessionTable
     assert set(table.from_target("t", opens(4, 5))) == {"d1"}
 
 
+def even_out(table: SessionTable) -> int:
+    """Until nothing moves any more; how many did, all of them the same target's."""
+    num_moved = 0
+    while (moves := table.even_out()).to_targets:
+        ((_, lost),) = moves.to_targets.items()
+        ((_, closed),) = moves.to_drafts.items()
+        assert len(lost.lost) == len(closed.closes) == 1
+        table.from_target("t", opens(*lost.lost))
+        num_moved += 1
+    return num_moved
+
+
+def test_drafts_that_are_new_get_a_share_of_what_runs(table: SessionTable) -> None:
+    table.remove_draft("d2", "draft_died")
+    table.from_target("t", opens(*range(64)))
+    table.add_draft("d2")
+    table.add_draft("d3")
+
+    num_moved = even_out(table)
+
+    assert sum(table.num_open.values()) == 64
+    assert max(table.num_open.values()) - min(table.num_open.values()) <= 6
+    assert table.fallbacks["evened_out"] == num_moved < 50
+
+
+def test_the_shortest_session_moves(table: SessionTable) -> None:
+    table.remove_draft("d2", "draft_died")
+    for session_id, num_tokens in enumerate((30, 10, 20)):
+        opened = replace(opening(session_id), token_ids=(1,) * num_tokens)
+        table.from_target("t", SessionFrame(opens=(opened,)))
+    table.add_draft("d2")
+
+    assert table.even_out().to_targets["t"].lost == (1,)
+
+
+def test_few_more_are_no_reason_to_move(table: SessionTable) -> None:
+    table.remove_draft("d2", "draft_died")
+    table.from_target("t", opens(1, 2))
+    table.add_draft("d2")
+
+    assert even_out(table) == 0
+
+
+def test_a_draft_on_trial_gets_no_others_sessions(table: SessionTable) -> None:
+    table.from_target("t", opens(*range(8)))
+    table.remove_draft("d1", "draft_stalled")
+    table.from_target("t", opens(*range(8)))
+    table.add_draft("d1")
+
+    assert even_out(table) == 0
+
+
 steps = st.lists(
     st.tuples(
-        st.sampled_from(("open", "commit", "close", "lost", "die", "join", "target dies")),
+        st.sampled_from(
+            ("open", "commit", "close", "lost", "die", "join", "target dies", "even out")
+        ),
         st.sampled_from(("t1", "t2")),
         st.sampled_from(("d1", "d2")),
         st.integers(0, 3),
@@ -288,6 +342,8 @@ def play(
             return table.from_target(target, SessionFrame(closes=(number,)))
         case "target dies":
             return table.remove_target(target)
+        case "even out":
+            return table.even_out().to_drafts
         case "lost":
             some = tuple(sorted(held.get(draft, set())))[:1]
             table.from_draft(draft, ProposalFrame(lost=some))

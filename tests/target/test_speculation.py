@@ -1038,6 +1038,27 @@ def test_a_mute_draft_is_asked_though_no_step_waits_for_it(world: World) -> None
     assert len(world.buffer.waits) == num_waits
 
 
+def test_a_mute_draft_is_asked_where_no_step_could_wait(world: World) -> None:
+    """As while prompts are read; a draft that hangs is to be found out then, too."""
+    world.open()
+    world.run(20)
+    world.answer = silent
+    world.run(40, may_wait=False)
+    world.streams.take_sent()
+    world.run(40, may_wait=False)
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    assert asking
+    assert not any(commit.is_unawaited for commit in asking)
+
+    world.answer = perfect
+    world.run(10, may_wait=False)
+    world.streams.take_sent()
+    world.run(40, may_wait=False)
+    asking = [c for _, frame in world.streams.take_sent() for c in frame.commits if c.depth]
+    assert asking
+    assert all(commit.is_unawaited for commit in asking)
+
+
 def test_answers_that_take_longer_than_a_step_is_prepared_are_found_out(world: World) -> None:
     """They were there before the next step could begin; then no wait for them seems possible."""
     world.turnaround_s = 0.005
