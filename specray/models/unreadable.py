@@ -3,3 +3,6 @@
 from huggingface_hub.errors import StrictDataclassError
 
 UNREADABLE = (OSError, ValueError, StrictDataclassError)
+
+UNMAKEABLE = (*UNREADABLE, ImportError, AttributeError, KeyError, TypeError, RuntimeError)
+"""Where a model is made of a config that could be read, also what its code fails by."""

@@ -61,6 +61,15 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
         check_same_tokenizer(target, str(draft))
 
 
+def test_a_config_that_transformers_refuses_is_named(tmp_path: Path) -> None:
+    target = save_tokenizer(tmp_path / "target", ["<unk>", "a"])
+    draft = save_tokenizer(tmp_path / "draft", ["<unk>", "a"])
+    (tmp_path / "draft" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
+
+    with pytest.raises(InvalidConfigError, match=r"draft`: its tokenizer can't be loaded"):
+        check_same_tokenizer(target, draft)
+
+
 vocabularies = st.lists(st.text(min_size=1, max_size=3), unique=True, max_size=8).map(
     lambda words: {word: i for i, word in enumerate(words)}
 )
