@@ -1,7 +1,7 @@
 """A draft as only what was trained of it, in int8; the rest is its target's."""
 
 import json
-from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +47,13 @@ def read_layers(folder: Path) -> DraftLayers:
     """What `write_layers` wrote, as float32."""
     with safe_open(folder / _WEIGHTS, "pt") as file:
         cut_from = tuple(json.loads(file.metadata()[_CUT_FROM]))
-    trained: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for name, weight in dequantise(load_file(folder / _WEIGHTS)).items():
+    return DraftLayers(cut_from, by_layer(dequantise(load_file(folder / _WEIGHTS))))
+
+
+def by_layer(weights: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Weights whose names begin with their layer's number, by layer, in their order."""
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, weight in weights.items():
         index, _, rest = name.partition(".")
-        trained[int(index)][rest] = weight
-    return DraftLayers(cut_from, dict(trained))
+        layers.setdefault(int(index), {})[rest] = weight
+    return dict(sorted(layers.items()))
