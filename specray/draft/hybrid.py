@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from specray.control.acceptance import (
@@ -152,7 +153,7 @@ class HybridProposer:
         if not isinstance(self._model, DraftsAhead):
             return []
         ahead = [p for p in self._model.take_ahead() if p.session_id in self._states]
-        for proposal in ahead:
+        for proposal in filter(attrgetter("token_ids"), ahead):  # an empty one is no answer
             outcome = (proposal.position, proposal.last_token_id)
             self._states[proposal.session_id].ahead[outcome] = proposal
         return ahead
