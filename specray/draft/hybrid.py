@@ -72,21 +72,12 @@ class HybridProposer:
         self._lookup = lookup
         self._quick = quick
         self._follower = model if isinstance(model, FollowsOthers) else None
-        self.sources = frozenset(("prompt_lookup", "ngram", "model"))
+        # Those in use, which may be set from any thread; n-grams stand in the model's place.
+        self.sources: frozenset[Source] = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
         self._states: dict[int, _State] = {}
         # Of what is `sent`, apart for greedy and sampled requests.
         self._rates: dict[bool, AcceptanceRate] = defaultdict(source_acceptance)
-
-    @property
-    def sources(self) -> frozenset[Source]:
-        """Those in use; n-grams stand in the model's place."""
-        return self._sources
-
-    @sources.setter
-    def sources(self, sources: frozenset[Source]) -> None:
-        self._sources = sources
-        self._uses_model = bool(sources & {"model", "ngram"})
 
     def open(self, session: OpenSession) -> None:
         """Opens the session with all; raises SessionRejectedError when one can't hold it."""
@@ -186,6 +177,11 @@ class HybridProposer:
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
             answers += self._with_outcomes(proposal)
         return answers
+
+    @property
+    def _uses_model(self) -> bool:
+        """Whether there is anything but look-ups."""
+        return bool(self.sources & {"model", "ngram"})
 
     @property
     def _is_quick(self) -> bool:

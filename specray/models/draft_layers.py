@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specray.models.quantised import dequantise, quantise
 
-DRAFT_FACTS = "specray_draft.json"
-"""Beside a draft's weights: the tokens that it may propose, and where it is from."""
+DRAFT_FILE = "specray_draft.json"
+"""Beside the weights of a draft that `specray distill` made: its head's tokens, its origin."""
 
 _WEIGHTS = "layers.safetensors"
 _CUT_FROM = "cut_from"
@@ -35,7 +35,7 @@ def write_layers(layers: DraftLayers, facts: dict[str, Any], folder: Path) -> No
     }
     metadata = {_CUT_FROM: json.dumps(layers.cut_from)}
     save_file(quantise(weights), folder / _WEIGHTS, metadata)
-    (folder / DRAFT_FACTS).write_text(json.dumps(facts) + "\n", "utf-8")
+    (folder / DRAFT_FILE).write_text(json.dumps(facts) + "\n", "utf-8")
 
 
 def holds_layers(folder: Path) -> bool:

@@ -23,7 +23,7 @@ from specray.distill.shards import find_shards, load_shard
 from specray.distill.student_choice import trained_layers
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
-from specray.models.draft_layers import DRAFT_FACTS, read_layers
+from specray.models.draft_layers import DRAFT_FILE, read_layers
 from tests.distill.conftest import few_texts, make_tokenizer
 
 
@@ -77,7 +77,7 @@ def test_the_draft_loads_and_has_what_it_shares(made: DistillSettings, target: P
 
 
 def test_it_says_what_it_may_propose_and_where_it_is_from(made: DistillSettings) -> None:
-    facts = json.loads((made.out / DRAFT_FACTS).read_text())
+    facts = json.loads((made.out / DRAFT_FILE).read_text())
 
     assert 0 < len(facts["head_token_ids"]) <= 70
     assert facts["commands"] == ["specray distill tiny draft"]
