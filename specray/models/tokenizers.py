@@ -111,11 +111,13 @@ def load_tokenizer(model: str) -> Any:
         return AutoTokenizer.from_pretrained(model)
     except UNREADABLE as error:
         raise InvalidConfigError(
-            f"model `{model}`: its tokenizer can't be loaded ({_first_line(error)}); check its "
+            f"model `{model}`: its tokenizer can't be loaded ({_in_short(error)}); check its "
             "name and its files, that the hub can be reached from here, and that HF_TOKEN is set "
             "if it is gated"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _in_short(error: Exception) -> str:
+    """Its first line, and the next one if that only announces it."""
+    first, *more = str(error).splitlines() or [type(error).__name__]
+    return f"{first} {more[0].strip()}" if first.endswith(":") and more else first
