@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
 from specray.distill.generation import Generator, SampleRequest
-from specray.distill.prompts import HELD_OUT, TRAIN, Prompt, seeds_of
+from specray.distill.prompts import HELD_OUT, TRAIN, Prompt
 from specray.distill.shards import Answer, find_shards, save_shard
 from specray.distill.template import ChatTemplate
 from specray.distill.work import WorkFolder
@@ -32,7 +32,7 @@ def answer_prompts(
     plan: AnswerPlan,
     work: WorkFolder,
     template: ChatTemplate,
-    generator: Generator,
+    make_generator: Callable[[], Generator],
     part: tuple[int, int] = (0, 1),
 ) -> None:
     """Answers each prompt twice, greedy and sampled, if its file is not there yet.
@@ -42,7 +42,7 @@ def answer_prompts(
         plan: how to answer.
         work: takes the files.
         template: the target's.
-        generator: the target.
+        make_generator: loads the target, or has it already; not called if nothing is left.
         part: (i, n) does only every n-th shard from the i-th, so that n machines may share.
 
     Raises:
@@ -70,6 +70,9 @@ def answer_prompts(
         for index, (name, entries) in enumerate(jobs)
         if index % part[1] == part[0] and not (work.answers / name).is_file()
     ]
+    if not left:
+        return
+    generator = make_generator()
     done_tokens, start = 0, time.monotonic()
     files_at_once = max(1, generator.num_at_once // plan.shard)
     for first in range(0, len(left), files_at_once):
@@ -102,9 +105,9 @@ def _jobs(
         chosen = [prompt for prompt in prompts if prompt.split == split]
         entries = [
             (i, is_greedy, request)
-            for i, (prompt, seed) in enumerate(zip(chosen, seeds_of(chosen), strict=True))
+            for i, prompt in enumerate(chosen)
             for is_greedy in (True, False)
-            for request in [_request(template, prompt, int(seed), is_greedy, plan)]
+            for request in [_request(template, prompt, is_greedy, plan)]
             if len(request.prompt) <= plan.max_prompt_tokens
         ]
         # Like with like, as a batch is as wide as its longest prompt; the files in any order, so
@@ -130,11 +133,11 @@ def _check_files(work: WorkFolder, jobs: Mapping[str, list[_Entry]], plan: Answe
 
 
 def _request(
-    template: ChatTemplate, prompt: Prompt, seed: int, is_greedy: bool, plan: AnswerPlan
+    template: ChatTemplate, prompt: Prompt, is_greedy: bool, plan: AnswerPlan
 ) -> SampleRequest:
     return SampleRequest(
         template.encode(prompt.messages),
-        seed,
+        Random(prompt.name).getrandbits(31),
         plan.max_tokens,
         temperature=0.0 if is_greedy else 1.0,
         may_stop_in_loop=prompt.split == TRAIN,

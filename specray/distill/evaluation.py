@@ -22,7 +22,7 @@ class Figures(NamedTuple):
 @torch.no_grad()
 @torch.compiler.set_stance("force_eager")  # without gradients layers would be compiled once more
 def evaluate(learner: Learner, texts: Texts) -> Figures:
-    """Runs the student over all held-out answers."""
+    """Runs the student over held-out answers: all of them, or every n-th where they are many."""
     sums: dict[str, float] = defaultdict(float)
     stride = -(-len(texts.answers) // _MOST_ANSWERS)
     if stride > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from specray.distill.student_choice import chosen_layers, trained_layers
 from specray.distill.work import WorkFolder, write_json, write_whole
 from specray.errors import InvalidConfigError
-from specray.models.draft_layers import DRAFT_FACTS, DraftLayers, write_layers
+from specray.models.draft_layers import DRAFT_FILE, DraftLayers, write_layers
 
 
 def save_draft(draft: Any, tokenizer: Any, facts: dict[str, Any], out: Path) -> None:
@@ -24,7 +24,7 @@ def save_draft(draft: Any, tokenizer: Any, facts: dict[str, Any], out: Path) -> 
     out.mkdir(parents=True, exist_ok=True)
     draft.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    write_json(out / DRAFT_FACTS, facts)
+    write_json(out / DRAFT_FILE, facts)
 
 
 def save_layers(work: WorkFolder, facts: dict[str, Any], out: Path) -> None:

@@ -83,6 +83,9 @@ class Pipeline:
             "--num-prompts": s.num_prompts,
         }
         self._check_step("prompts", is_done, told)
+        if is_done:
+            logger.info("%d prompts, made earlier", len(load_prompts(self._work)))
+            return
         plan = PromptPlan(
             s.planned_prompts,
             s.num_held_out,
@@ -92,7 +95,7 @@ class Pipeline:
             s.only_files,
         )
         prompts = make_prompts(plan, self._work, self._template, self._target(), self._texts)
-        logger.info("%d prompts%s", len(prompts), ", made earlier" if is_done else "")
+        logger.info("%d prompts", len(prompts))
 
     def _student(self) -> None:
         s = self._settings
@@ -120,7 +123,7 @@ class Pipeline:
             AnswerPlan(s.top_k, s.max_answer_tokens, s.max_prompt_tokens),
             self._work,
             self._template,
-            self._target(),
+            self._target,
             s.part,
         )
         self._generator = None  # the next steps need its memory

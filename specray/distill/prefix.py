@@ -1,6 +1,7 @@
 """The layers that the student shares with the start of the target are run once, not every epoch."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,8 @@ _TOKENS_AT_ONCE = 8192  # of a pass, padding included
 
 def prefix_length(layers: Sequence[int], limit: int) -> int:
     """How many of the student's first layers are the target's own first ones, at most `limit`."""
-    same = [i for i, layer in enumerate(layers) if layer == i]
-    is_start = same == list(range(len(same)))
-    return max(0, min(len(same) if is_start else 0, limit, len(layers) - 1))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], enumerate(layers)))
+    return max(0, min(same, limit, len(layers) - 1))
 
 
 @torch.no_grad()

@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from specray.distill.generation import Generator, SampleRequest
 from specray.distill.prompt_files import read_prompts
 from specray.distill.tasks import CODE_TASKS, OPENINGS, PROSE_TASKS, SHARES
@@ -254,8 +252,3 @@ def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
 
 def _words(prompt: Prompt) -> str:
     return " ".join(" ".join(m["content"] for m in prompt.messages).lower().split())
-
-
-def seeds_of(prompts: Sequence[Prompt]) -> np.ndarray:
-    """A seed per prompt that depends on its name only."""
-    return np.array([Random(prompt.name).getrandbits(31) for prompt in prompts])

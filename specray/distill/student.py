@@ -26,12 +26,17 @@ def cut(model: Any, layers: Sequence[int]) -> Any:
     """Keeps only these layers of a model, in this order, and returns it.
 
     Raises:
-        InvalidConfigError: a layer that the model does not have.
+        InvalidConfigError: a layer that the model does not have, or one that is named twice.
     """
     held = layers_of(model)
     missing = [layer for layer in layers if not 0 <= layer < len(held)]
     if missing or not layers:
         raise InvalidConfigError(f"layers {list(layers)}: the target has 0 to {len(held) - 1}")
+    if len(set(layers)) < len(layers):
+        raise InvalidConfigError(
+            f"layers {list(layers)}: each can be kept once only, as it is trained and saved once; "
+            "leave out what is named again"
+        )
     kept = [held[layer] for layer in layers]
     del held[:]
     held.extend(kept)

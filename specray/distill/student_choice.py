@@ -15,13 +15,13 @@ from specray.distill.examples import choose_head
 from specray.distill.prompts import TRAIN
 from specray.distill.settings import DistillSettings
 from specray.distill.shards import find_shards, load_shard
-from specray.distill.student import attach_prefix, cut, detach_prefix, layers_of
+from specray.distill.student import cut, layers_of
 from specray.distill.work import WorkFolder, write_json
 from specray.errors import InvalidConfigError
-from specray.models.draft_layers import holds_layers, read_layers
+from specray.models.draft_layers import by_layer, holds_layers, read_layers
 from specray.models.quantised import dequantise, quantise
 from specray.models.sources import resolve
-from specray.models.tokenizers import check_same_tokenizer
+from specray.models.tokenizers import first_difference, read_tokens
 
 _PROBE_ROWS, _PROBE_WIDTH = 4, 96  # tokens that layers are chosen by: minutes on one core
 _PROBE_SHARDS, _PER_SHARD = 8, 16  # answers of which these are; a shard's prompts are of one length
@@ -35,8 +35,7 @@ def choose_student(settings: DistillSettings, work: WorkFolder) -> None:
             --from and --layers contradict each other.
     """
     if settings.student is not None:
-        check_same_tokenizer(settings.target, settings.student)
-        _note(work, {"student": resolve(settings.student)})
+        _note(work, {"student": _check_student(settings.target, settings.student)})
     elif settings.start is not None:
         choice = _choice_of_before(settings.start)
         if settings.layers is not None and list(settings.layers) != choice.get("layers"):
@@ -81,10 +80,8 @@ def load_trained(settings: DistillSettings, work: WorkFolder) -> Any:
     state = trained_layers(work)
     if settings.layers_only:
         state = {index: dequantise(quantise(weights)) for index, weights in state.items()}
-    prefix = detach_prefix(model, len(layers_of(model)) - len(state))
-    for layer, weights in zip(layers_of(model), state.values(), strict=True):
+    for layer, weights in zip(layers_of(model)[-len(state) :], state.values(), strict=True):
         layer.load_state_dict(weights)
-    attach_prefix(model, prefix)
     return model.eval()
 
 
@@ -117,11 +114,19 @@ def trained_layers(work: WorkFolder) -> dict[int, dict[str, Tensor]]:
     Raises:
         InvalidConfigError: there was no training yet.
     """
-    layers: dict[int, dict[str, Tensor]] = {}
-    for name, weight in load_file(work.find_best()).items():
-        index, _, rest = name.partition(".")
-        layers.setdefault(int(index), {})[rest] = weight
-    return dict(sorted(layers.items()))
+    return by_layer(load_file(work.find_best()))
+
+
+def _check_student(target: str, student: str) -> str:
+    """Where a model that is to be trained is; raises InvalidConfigError if its tokens differ."""
+    path = resolve(student)
+    difference = first_difference(read_tokens(target).ids, read_tokens(path).ids)
+    if difference is not None:
+        raise InvalidConfigError(
+            f"--student {student}: can't draft for {target}: {difference}; name a model with the "
+            "target's tokenizer, or leave --student out to train some of the target's own layers"
+        )
+    return path
 
 
 def _note(work: WorkFolder, choice: dict[str, Any]) -> None:
@@ -162,7 +167,7 @@ def _choice_of_before(start: Path) -> dict[str, Any]:
 
 def _layers_of_before(start: Path) -> dict[int, dict[str, Tensor]]:
     if holds_layers(start):
-        return dict(sorted(read_layers(start).trained.items()))
+        return read_layers(start).trained
     return trained_layers(WorkFolder(start))
 
 
@@ -175,6 +180,12 @@ def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Ca
         )
     dtype = fast_dtype(settings.device) or torch.float32
     model = load_model(settings.target, settings.device, dtype)
+    num_layers = len(layers_of(model))
+    if settings.num_layers >= num_layers:
+        raise InvalidConfigError(
+            f"--num-layers {settings.num_layers}: the target has {num_layers}; keep fewer, or name "
+            "a smaller model with --student"
+        )
     answers = [a for shard in shards[:_PROBE_SHARDS] for a in islice(load_shard(shard), _PER_SHARD)]
     texts = [[*a.prompt_ids.tolist(), *a.token_ids.tolist()] for a in answers]
     longest = sorted(texts, key=len)[-_PROBE_ROWS:]
@@ -183,11 +194,5 @@ def _search(settings: DistillSettings, work: WorkFolder) -> list[layer_search.Ca
     head = choose_head(answers, model.config.vocab_size, settings.head_tokens)
     weight = model.get_output_embeddings().weight[torch.from_numpy(head.token_ids)]
     probe = layer_search.make_probe(model, token_ids, weight)
-    num_layers = len(layers_of(model))
-    if settings.num_layers >= num_layers:
-        raise InvalidConfigError(
-            f"--num-layers {settings.num_layers}: the target has {num_layers}; keep fewer, or name "
-            "a smaller model with --student"
-        )
     fixed = range(min(settings.num_shared, settings.num_layers - 1))
     return layer_search.search(model, probe, weight, settings.num_layers, fixed)

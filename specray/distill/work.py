@@ -39,7 +39,7 @@ class WorkFolder:
 
     @property
     def training(self) -> Path:
-        """Folder of checkpoints and of the log."""
+        """Folder of what a training goes on from, its curve and its best layers."""
         return self._folder("training")
 
     @property
@@ -138,7 +138,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes one JSON value."""
-    write_whole(path, lambda partial: _put(partial, json.dumps(value) + "\n"))
+    write_text(path, json.dumps(value) + "\n")
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
@@ -149,7 +149,7 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text."""
-    write_whole(path, lambda partial: _put(partial, text))
+    write_whole(path, lambda partial: partial.write_text(text, "utf-8"))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -168,7 +168,3 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
                 raise InvalidConfigError(f"{path}, line {number}: no JSON: {error}") from None
-
-
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, "utf-8")

@@ -230,7 +230,10 @@ class DraftAhead:
     ) -> None:
         rhythm, now_s = self._rhythms.of(session.target), self._clock()
         self._followed[session.session_id] = Followed(
-            session, flight, num_fed, is_answered, rhythm, is_rest=is_rest, began_s=now_s
+            *(session, flight, num_fed, is_answered, rhythm),
+            is_rest=is_rest,
+            is_silent=flight.was_ahead and not session.is_unawaited,
+            began_s=now_s,
         )
 
     def _release(self, followed: Followed) -> None:

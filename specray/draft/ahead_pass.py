@@ -74,7 +74,7 @@ class AheadPass:
         """
         began_s = self._clock()
         self.computed_for = ()
-        feedable = [followed for followed in sessions if self._is_feedable(followed)]
+        feedable = [followed for followed in sessions if self._makes_feedable(followed)]
         most = self._most_rows(sessions)
         while chosen := self._plan.choose(sessions, feedable, most, left_s, loss):
             feeding = [item for item in chosen if isinstance(item, Followed)]
@@ -94,8 +94,11 @@ class AheadPass:
         longest = max((f.stop + f.session.depth + 1 for f in sessions), default=1)
         return min(self._max_rows, max(1, self._pool.capacity // longest))
 
-    def _is_feedable(self, followed: Followed) -> bool:
-        """Whether what may follow the flight's tokens can be computed, and is not yet."""
+    def _makes_feedable(self, followed: Followed) -> bool:
+        """Makes room for the flight's tokens where what may follow them is not computed yet.
+
+        Returns whether it can be now; where there is no room, that is noted and not tried again.
+        """
         if followed.flight.has_bonus or not followed.takes_bonus:
             return False
         session, stop = followed.session, followed.stop

@@ -86,13 +86,11 @@ class Branch:
         """The proposal so far, to be sent before its outcome has come."""
         self.num_sent = len(self.token_ids)
         is_greedy = self.session.sampling.is_greedy
-        return Proposal(
-            self.session.session_id,
+        return self.session.ahead(
             self.position,
             self.added,
-            tuple(self.token_ids),
+            self.token_ids,
             "model",
             None if is_greedy else self.candidates,
-            self.session.commit_sent_at_ns,
-            confidences=self.candidates.largest() if is_greedy else (),
+            self.candidates.largest() if is_greedy else (),
         )

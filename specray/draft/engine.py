@@ -21,6 +21,13 @@ _PRESSED_TURNS = 4  # then prefills and the like get their turn all the same
 _EQUAL: Mapping[str, float] = MappingProxyType({})
 
 
+class _Opening(NamedTuple):
+    """A session that waits to be opened."""
+
+    session: OpenSession
+    commits: list[Commit]  # to it, that wait with it
+
+
 class _Latest(NamedTuple):
     """A session's latest commit."""
 
@@ -83,11 +90,10 @@ class DraftEngine:
         self._inbox = inbox
         self._directory = Directory()
         self._replies = Replies()
-        self._opening: dict[int, OpenSession] = {}
+        self._opening: dict[int, _Opening] = {}
         self._to_open = FairQueue(weights)  # those in `_opening`
         self._tenants: dict[int, str] = {}
         self._cost = cost or BatchCost()  # of answers
-        self._early_commits: dict[int, list[Commit]] = {}  # of sessions in `_opening`
         self._latest: dict[int, _Latest] = {}  # commits
         self._wanting = FairQueue(weights)  # sessions to be answered
         self._num_pressed = 0  # turns in a row that left answers owing
@@ -148,10 +154,9 @@ class DraftEngine:
         self._close(address, "reopened")
         session_id = self._directory.add(address)
         self._journal.begin(session_id, session.request_id, session.traceparent)
-        self._opening[session_id] = replace(session, session_id=session_id)
+        self._opening[session_id] = _Opening(replace(session, session_id=session_id), [])
         self._tenants[session_id] = session.tenant
         self._to_open.put(session_id, session.tenant, len(session.token_ids))
-        self._early_commits[session_id] = []
 
     def _commit(self, address: Address, commit: Commit, arrived_ns: int) -> None:
         session_id = self._directory.find(address)
@@ -161,8 +166,8 @@ class DraftEngine:
         length = commit.position + len(commit.token_ids)
         self._latest[session_id] = _Latest(length, arrived_ns)
         commit = replace(commit, session_id=session_id)
-        if session_id in self._opening:
-            self._early_commits[session_id].append(commit)
+        if (opening := self._opening.get(session_id)) is not None:
+            opening.commits.append(commit)
         else:
             self._extend(commit)
 
@@ -200,7 +205,7 @@ class DraftEngine:
 
     def _open_next(self) -> None:
         (session_id,) = self._to_open.take(1)
-        session, commits = self._opening.pop(session_id), self._early_commits.pop(session_id)
+        session, commits = self._opening.pop(session_id)
         started_s = time.monotonic()
         try:
             self._proposer.open(session)
@@ -305,7 +310,6 @@ class DraftEngine:
     def _forget(self, session_id: int, outcome: str) -> Address:
         self._journal.end(session_id, outcome)
         self._opening.pop(session_id, None)
-        self._early_commits.pop(session_id, None)
         self._latest.pop(session_id, None)
         self._tenants.pop(session_id, None)
         self._to_open.discard(session_id)

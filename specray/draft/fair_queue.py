@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from types import MappingProxyType
-
-_EQUAL: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -23,7 +20,7 @@ class FairQueue:
     time by asking for little. Memory is bounded by the tenants that wait.
     """
 
-    def __init__(self, weights: Mapping[str, float] = _EQUAL) -> None:
+    def __init__(self, weights: Mapping[str, float]) -> None:
         """Takes the tenants' weights; 1 for those that are not named."""
         self._weights = weights
         self._tenants: dict[str, _Tenant] = {}

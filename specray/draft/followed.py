@@ -26,6 +26,7 @@ class Followed:
     # added, once they were asked for.
     likeliest: list[tuple[float, int, int]] | None = None
     is_rest: bool = False  # the flight's tokens are what is left of an earlier one
+    is_silent: bool = False  # its commit, answered ahead, is owed an answer by what routers know
     began_s: float = 0.0  # when the flight's proposal was answered
 
     @property
@@ -72,10 +73,18 @@ class Followed:
         return [branch.send() for branch in self.branches.values() if branch.has_news]
 
     def close(self) -> list[Proposal]:
-        """The same, of continuations that are left as they are."""
+        """The same, of continuations that are left as they are.
+
+        An empty proposal if nothing at all is sent after a commit whose answer was sent ahead:
+        silence would look like a stall.
+        """
         for branch in self.branches.values():
             branch.is_closed |= bool(branch.token_ids)
-        return self.send()
+        sent = self.send()
+        if self.is_silent and not any(branch.num_sent for branch in self.branches.values()):
+            sent.append(self.session.proposal((), "model"))
+        self.is_silent = False
+        return sent
 
     def take_scores(self, drawn: TruncatedDistributions, start: int) -> None:
         """Takes what that pass says may stand where: its distributions from row `start` on."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from specray.control.acceptance import (
@@ -71,21 +72,12 @@ class HybridProposer:
         self._lookup = lookup
         self._quick = quick
         self._follower = model if isinstance(model, FollowsOthers) else None
-        self.sources = frozenset(("prompt_lookup", "ngram", "model"))
+        # Those in use, which may be set from any thread; n-grams stand in the model's place.
+        self.sources: frozenset[Source] = frozenset(("prompt_lookup", "ngram", "model"))
         self._model = model
         self._states: dict[int, _State] = {}
         # Of what is `sent`, apart for greedy and sampled requests.
         self._rates: dict[bool, AcceptanceRate] = defaultdict(source_acceptance)
-
-    @property
-    def sources(self) -> frozenset[Source]:
-        """Those in use; n-grams stand in the model's place."""
-        return self._sources
-
-    @sources.setter
-    def sources(self, sources: frozenset[Source]) -> None:
-        self._sources = sources
-        self._uses_model = bool(sources & {"model", "ngram"})
 
     def open(self, session: OpenSession) -> None:
         """Opens the session with all; raises SessionRejectedError when one can't hold it."""
@@ -152,7 +144,7 @@ class HybridProposer:
         if not isinstance(self._model, DraftsAhead):
             return []
         ahead = [p for p in self._model.take_ahead() if p.session_id in self._states]
-        for proposal in ahead:
+        for proposal in filter(attrgetter("token_ids"), ahead):  # an empty one is no answer
             outcome = (proposal.position, proposal.last_token_id)
             self._states[proposal.session_id].ahead[outcome] = proposal
         return ahead
@@ -185,6 +177,11 @@ class HybridProposer:
                 proposal = self._lookup.proposal(session_id, self._lookup.look_up(session_id))
             answers += self._with_outcomes(proposal)
         return answers
+
+    @property
+    def _uses_model(self) -> bool:
+        """Whether there is anything but look-ups."""
+        return bool(self.sources & {"model", "ngram"})
 
     @property
     def _is_quick(self) -> bool:

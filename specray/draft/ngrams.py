@@ -161,15 +161,13 @@ class NgramProposer:
             chain = self._drawing.draft(text, session.depth, session.sampling)
             if not chain.token_ids:
                 continue
-            after = Proposal(
-                session.session_id,
+            after = session.ahead(
                 len(session) + num_accepted + 1,
                 added,
-                tuple(chain.token_ids),
+                chain.token_ids,
                 "ngram",
                 chain.distributions,
-                session.commit_sent_at_ns,
-                confidences=tuple(chain.confidences),
+                tuple(chain.confidences),
             )
             state.ahead[after.position, added] = after
             yield after

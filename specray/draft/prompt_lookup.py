@@ -128,8 +128,7 @@ class PromptLookup:
     def proposal(self, session_id: int, lookup: Lookup) -> Proposal:
         """A look-up behind the session as it is now, to be sent."""
         session = self._entries[session_id].session
-        proposal = session.proposal(lookup.token_ids, "prompt_lookup")
-        return replace(proposal, confidences=lookup.rates)
+        return session.proposal(lookup.token_ids, "prompt_lookup", confidences=lookup.rates)
 
     def ahead(
         self, session_id: int, token_ids: Sequence[int], min_length: float = 0.0
@@ -151,8 +150,11 @@ class PromptLookup:
             for added in index.successors(last, _MOST_OUTCOMES):
                 following = self._look_up(entry, index.beyond(context, added), session.depth)
                 if following.token_ids and following.expected_length >= min_length:
-                    yield Proposal(
-                        *(session_id, position, added, following.token_ids, "prompt_lookup"),
+                    yield session.ahead(
+                        position,
+                        added,
+                        following.token_ids,
+                        "prompt_lookup",
                         confidences=following.rates,
                     )
             if accepted is not None:

@@ -47,8 +47,12 @@ class DraftService:
         """Drafts once, greedy and sampled, so that the first request doesn't pay for set-up."""
         for sampling in (SamplingSettings(), SamplingSettings(temperature=1.0)):
             num_tokens = len(_WARM_UP_TOKENS)
-            session = OpenSession(_WARM_UP_SESSION, _WARM_UP_TOKENS, num_tokens, sampling, depth=2)
-            self._proposer.open(replace(session, is_shareable=False))  # it is nobody's answer
+            session = OpenSession(
+                *(_WARM_UP_SESSION, _WARM_UP_TOKENS, num_tokens, sampling),
+                depth=2,
+                is_shareable=False,  # it is nobody's answer
+            )
+            self._proposer.open(session)
             self._proposer.commit(
                 Commit(_WARM_UP_SESSION, num_tokens, (num_tokens,), 2, sent_at_ns=0)
             )

@@ -67,10 +67,26 @@ class Session:
         confidences: tuple[float, ...] = (),
     ) -> Proposal:
         """A proposal that extends this session as it is now."""
+        end = len(self), self.token_ids[-1]
+        return self.ahead(*end, token_ids, source, distributions, confidences)
+
+    def ahead(
+        self,
+        position: int,
+        added: int,
+        token_ids: Sequence[int],
+        source: Source,
+        distributions: TruncatedDistributions | None = None,
+        confidences: tuple[float, ...] = (),
+    ) -> Proposal:
+        """One for when the session is so long and ends with `added`, to be sent before that.
+
+        Its stamp is the latest commit's, so that it shows, too, that this has come.
+        """
         return Proposal(
             self.session_id,
-            len(self),
-            self.token_ids[-1],
+            position,
+            added,
             tuple(token_ids),
             source,
             distributions,

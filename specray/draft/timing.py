@@ -32,13 +32,9 @@ class DraftTimer:
         """
         settings = ModelDraftConfig(model=model, fan_out=0)
         loaded = load_language_model(resolve(model), settings)
-        self._head_token_ids = loaded.head_token_ids
+        # The only tokens that it proposes, [columns]; None if it proposes all.
+        self.head_token_ids: Tensor | None = loaded.head_token_ids
         self._proposer = ModelProposer(loaded, settings, torch.Generator(loaded.device))
-
-    @property
-    def head_token_ids(self) -> Tensor | None:
-        """The only tokens that it proposes, [columns]; None if it proposes all."""
-        return self._head_token_ids
 
     def token_s(self, prompt: Sequence[int]) -> float:
         """Seconds for each token of a proposal behind a prompt, for one request alone.

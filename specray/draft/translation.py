@@ -95,11 +95,10 @@ class TranslatedProposer:
         self._lengths: dict[int, _Lengths] = {}
 
     def open(self, session: OpenSession) -> None:
-        """See `Proposer.open`."""
+        """See `Proposer.open`; `num_prompt_tokens`, which nobody reads, stays the target's."""
         self.close(session.session_id)
         token_ids = self._translation.read(session.token_ids)
-        num_prompt = len(self._translation.read(session.token_ids[: session.num_prompt_tokens]))
-        self._proposer.open(replace(session, token_ids=token_ids, num_prompt_tokens=num_prompt))
+        self._proposer.open(replace(session, token_ids=token_ids))
         self._lengths[session.session_id] = _Lengths(session, len(token_ids))
 
     def commit(self, commit: Commit) -> None:

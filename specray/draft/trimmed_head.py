@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specray.errors import InvalidConfigError
+from specray.models.draft_layers import DRAFT_FILE
 
-DRAFT_FILE = "specray_draft.json"  # beside the weights; `specray distill` writes it
 _FIELD = "head_token_ids"
 
 

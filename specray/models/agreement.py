@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from specray.models.causal_lm import load_causal_lm
 from specray.models.pass_times import pass_times
+from specray.models.tokenizers import load_tokenizer
 
 MAX_DEPTH = 8
 _NUM_TOKENS = 64  # of each answer
@@ -73,7 +73,7 @@ def measure(
         InvalidConfigError: a model can't be loaded.
     """
     models = [load_causal_lm(path) for path in (target, draft)]
-    tokenizer: Any = AutoTokenizer.from_pretrained(target)
+    tokenizer = load_tokenizer(target)
     generator = torch.Generator(models[0].device).manual_seed(0)
     allowed = served.head_token_ids
     greedy, sampled, passes_s, draft_s = [], [], [], []

@@ -1,7 +1,7 @@
 """A draft as only what was trained of it, in int8; the rest is its target's."""
 
 import json
-from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specray.models.quantised import dequantise, quantise
 
-DRAFT_FACTS = "specray_draft.json"
-"""Beside a draft's weights: the tokens that it may propose, and where it is from."""
+DRAFT_FILE = "specray_draft.json"
+"""Beside the weights of a draft that `specray distill` made: its head's tokens, its origin."""
 
 _WEIGHTS = "layers.safetensors"
 _CUT_FROM = "cut_from"
@@ -35,7 +35,7 @@ def write_layers(layers: DraftLayers, facts: dict[str, Any], folder: Path) -> No
     }
     metadata = {_CUT_FROM: json.dumps(layers.cut_from)}
     save_file(quantise(weights), folder / _WEIGHTS, metadata)
-    (folder / DRAFT_FACTS).write_text(json.dumps(facts) + "\n", "utf-8")
+    (folder / DRAFT_FILE).write_text(json.dumps(facts) + "\n", "utf-8")
 
 
 def holds_layers(folder: Path) -> bool:
@@ -47,8 +47,13 @@ def read_layers(folder: Path) -> DraftLayers:
     """What `write_layers` wrote, as float32."""
     with safe_open(folder / _WEIGHTS, "pt") as file:
         cut_from = tuple(json.loads(file.metadata()[_CUT_FROM]))
-    trained: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for name, weight in dequantise(load_file(folder / _WEIGHTS)).items():
+    return DraftLayers(cut_from, by_layer(dequantise(load_file(folder / _WEIGHTS))))
+
+
+def by_layer(weights: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Weights whose names begin with their layer's number, by layer, in their order."""
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, weight in weights.items():
         index, _, rest = name.partition(".")
-        trained[int(index)][rest] = weight
-    return DraftLayers(cut_from, dict(trained))
+        layers.setdefault(int(index), {})[rest] = weight
+    return dict(sorted(layers.items()))

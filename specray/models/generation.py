@@ -7,9 +7,9 @@ import time
 from typing import Any, Literal, NamedTuple
 
 import torch
-from transformers import AutoTokenizer
 
 from specray.models.causal_lm import load_causal_lm
+from specray.models.tokenizers import load_tokenizer
 
 Method = Literal["plain", "assisted", "prompt_lookup"]
 
@@ -37,7 +37,7 @@ class Generator:
         """
         self._method = method
         self._model = load_causal_lm(target)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(target)
+        self._tokenizer = load_tokenizer(target)
         self._draft = load_causal_lm(draft) if method == "assisted" and draft is not None else None
 
     def answer(

@@ -12,7 +12,7 @@ from specray.errors import InvalidConfigError
 from specray.models.experts import find_experts
 from specray.models.sources import resolve
 from specray.models.tokenizers import Tokens, first_difference, other_differences, read_tokens
-from specray.models.unreadable import UNREADABLE
+from specray.models.unreadable import UNMAKEABLE, UNREADABLE
 from specray.models.vocabulary import Vocabulary, shared_tokens
 
 _WEIGHTS = (
@@ -85,10 +85,15 @@ def _facts(name: str, tokens: Tokens) -> ModelFacts:
     path = resolve(name)
     try:
         config: Any = AutoConfig.from_pretrained(path)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
     except UNREADABLE as error:
         raise InvalidConfigError(f"model `{name}`: its config can't be read: {error}") from error
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except UNMAKEABLE as error:
+        raise InvalidConfigError(
+            f"model `{name}`: transformers can't make it of its config: {error!r}"
+        ) from error
     text = config.get_text_config()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     experts = find_experts(model, text, None)

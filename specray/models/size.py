@@ -13,7 +13,7 @@ from specray.models.kv_cache import KvLayers, attention_width, read_kv_layers
 from specray.models.llama_like import is_llama_like
 from specray.models.quantization import Quantization, read_quantization
 from specray.models.sources import BUNDLED_PREFIX, find_local
-from specray.models.unreadable import UNREADABLE
+from specray.models.unreadable import UNMAKEABLE, UNREADABLE
 
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "int8": 1}
 _BYTES |= {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -138,7 +138,7 @@ def _make(config: Any) -> PreTrainedModel | None:
     try:
         with torch.device("meta"):
             made: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except (*UNREADABLE, ImportError, AttributeError, KeyError, TypeError, RuntimeError):
+    except UNMAKEABLE:
         return None
     return made
 

@@ -30,7 +30,7 @@ def save_draft(folder: Path) -> None:
     """Writes the shipped layers, with the target's embeddings, norm and head."""
     from torch import nn
 
-    from specray.models.draft_layers import DRAFT_FACTS, read_layers
+    from specray.models.draft_layers import DRAFT_FILE, read_layers
 
     model = _load()
     shipped = read_layers(DRAFT)
@@ -40,7 +40,7 @@ def save_draft(folder: Path) -> None:
         model.model.layers[index].load_state_dict(weights)
     model.config.num_hidden_layers = len(shipped.cut_from)
     _save(model, folder)
-    shutil.copy(DRAFT / DRAFT_FACTS, folder)
+    shutil.copy(DRAFT / DRAFT_FILE, folder)
 
 
 def _load() -> Any:

@@ -7,6 +7,7 @@ from transformers import AutoTokenizer
 
 from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
+from specray.models.unreadable import UNREADABLE
 
 
 class Tokens(NamedTuple):
@@ -89,14 +90,7 @@ def read_tokens(model: str) -> Tokens:
     Raises:
         InvalidConfigError: its tokenizer can't be loaded.
     """
-    tokenizer: Any
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(
-            f"model `{model}`: its tokenizer can't be loaded ({_first_line(error)}); check the "
-            "name, that the hub can be reached from here, and that HF_TOKEN is set if it is gated"
-        ) from error
+    tokenizer = load_tokenizer(model)
     special = {
         role: str(token)
         for role, token in tokenizer.special_tokens_map.items()
@@ -107,5 +101,23 @@ def read_tokens(model: str) -> Tokens:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def load_tokenizer(model: str) -> Any:
+    """The tokenizer of a resolved model.
+
+    Raises:
+        InvalidConfigError: it can't be loaded.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except UNREADABLE as error:
+        raise InvalidConfigError(
+            f"model `{model}`: its tokenizer can't be loaded ({_in_short(error)}); check its "
+            "name and its files, that the hub can be reached from here, and that HF_TOKEN is set "
+            "if it is gated"
+        ) from error
+
+
+def _in_short(error: Exception) -> str:
+    """Its first line, and the next one if that only announces it."""
+    first, *more = str(error).splitlines() or [type(error).__name__]
+    return f"{first} {more[0].strip()}" if first.endswith(":") and more else first

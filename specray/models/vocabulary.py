@@ -7,13 +7,13 @@ Two tokens are the same when they stand for the same bytes, however their tokeni
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoTokenizer
 
 from specray.errors import InvalidConfigError
+from specray.models.tokenizers import load_tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _MIN_SHARED = 256  # fewer, and hardly any text can be proposed
@@ -39,7 +39,7 @@ class Vocabulary:
             InvalidConfigError: It can't be loaded, or writes its tokens in a way not known here.
         """
         self._model = model
-        self._tokenizer: Any = _load(model)
+        self._tokenizer = load_tokenizer(model)
         spell = _SPELLERS[self._find_style()]
         special = set(self._tokenizer.added_tokens_decoder)
         self._spellings: dict[int, Spelling] = {
@@ -99,15 +99,6 @@ def shared_tokens(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
         )
     both = np.array(pairs, np.int32)
     return SharedTokens(both[:, 0], both[:, 1])
-
-
-def _load(model: str) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(
-            f"model `{model}`: its tokenizer can't be loaded: {error}"
-        ) from error
 
 
 def _spell_byte_level(token: str) -> bytes:

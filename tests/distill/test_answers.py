@@ -44,7 +44,7 @@ def make_prompts(count: int) -> list[Prompt]:
 def answer(work: WorkFolder, echo: Echo, part: tuple[int, int] = (0, 1), **plan: int) -> None:
     template = read_template(make_tokenizer())
     plan = {"top_k": 2, "shard": 4, **plan}
-    answer_prompts(make_prompts(5), AnswerPlan(**plan), work, template, echo, part)
+    answer_prompts(make_prompts(5), AnswerPlan(**plan), work, template, lambda: echo, part)
 
 
 def load(work: WorkFolder, split: str) -> list[Answer]:
@@ -87,7 +87,7 @@ def test_prompts_of_one_length_are_answered_together(tmp_path: Path) -> None:
     ]
     work = WorkFolder(tmp_path)
 
-    answer_prompts(prompts, AnswerPlan(2, shard=8), work, read_template(make_tokenizer()), Echo())
+    answer_prompts(prompts, AnswerPlan(2, shard=8), work, read_template(make_tokenizer()), Echo)
 
     shards = [[len(a.prompt_ids) for a in load_shard(p)] for p in find_shards(work, "train")]
     assert all(max(lengths) - min(lengths) == 3 for lengths in shards)
@@ -137,12 +137,12 @@ def test_files_that_another_limit_divided_are_refused(
     ]
     work, template, echo = WorkFolder(tmp_path), read_template(make_tokenizer()), Echo()
     plans = [AnswerPlan(2, max_prompt_tokens=limit, shard=8) for limit in limits]
-    answer_prompts(prompts, plans[0], work, template, Echo(), (0, 2))
+    answer_prompts(prompts, plans[0], work, template, Echo, (0, 2))
 
     with pytest.raises(InvalidConfigError, match=f"--max-prompt-tokens {limits[1]}: .* another"):
-        answer_prompts(prompts, plans[1], work, template, echo, (1, 2))
+        answer_prompts(prompts, plans[1], work, template, lambda: echo, (1, 2))
     assert not echo.requests
-    answer_prompts(prompts, plans[0], work, template, echo, (1, 2))
+    answer_prompts(prompts, plans[0], work, template, lambda: echo, (1, 2))
 
     assert echo.requests
 
@@ -165,7 +165,7 @@ def test_held_out_prompts_may_not_all_be_too_long(tmp_path: Path) -> None:
     template = read_template(make_tokenizer())
 
     with pytest.raises(InvalidConfigError, match="no prompt to measure by is as short"):
-        answer_prompts(prompts, plan, WorkFolder(tmp_path), template, Echo())
+        answer_prompts(prompts, plan, WorkFolder(tmp_path), template, Echo)
 
 
 def test_how_many_prompts_are_too_long_is_said(
@@ -178,7 +178,9 @@ def test_how_many_prompts_are_too_long_is_said(
     ]
     plan = AnswerPlan(2, max_prompt_tokens=60)
 
-    answer_prompts(prompts, plan, WorkFolder(tmp_path), read_template(make_tokenizer()), echo)
+    answer_prompts(
+        prompts, plan, WorkFolder(tmp_path), read_template(make_tokenizer()), lambda: echo
+    )
 
     assert 0 < len(echo.requests) < 10
     num_left_out = 5 - len(echo.requests) // 2

@@ -23,8 +23,8 @@ from specray.distill.shards import find_shards, load_shard
 from specray.distill.student_choice import trained_layers
 from specray.distill.work import WorkFolder
 from specray.errors import InvalidConfigError
-from specray.models.draft_layers import DRAFT_FACTS, read_layers
-from tests.distill.conftest import few_texts
+from specray.models.draft_layers import DRAFT_FILE, read_layers
+from tests.distill.conftest import few_texts, make_tokenizer
 
 
 def make_settings(target: Path, folder: Path, **changes: Any) -> DistillSettings:
@@ -77,7 +77,7 @@ def test_the_draft_loads_and_has_what_it_shares(made: DistillSettings, target: P
 
 
 def test_it_says_what_it_may_propose_and_where_it_is_from(made: DistillSettings) -> None:
-    facts = json.loads((made.out / DRAFT_FACTS).read_text())
+    facts = json.loads((made.out / DRAFT_FILE).read_text())
 
     assert 0 < len(facts["head_token_ids"]) <= 70
     assert facts["commands"] == ["specray distill tiny draft"]
@@ -160,6 +160,30 @@ def test_options_that_come_too_late_are_refused(made: DistillSettings, tmp_path:
     with pytest.raises(InvalidConfigError, match="a student with layers .* was trained there"):
         run(dataclasses.replace(made, layers=(0, 1, 5)), "student")
     run(made, "prompts")
+
+
+def test_what_is_there_already_loads_no_target(
+    made: DistillSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "make_generator", None)
+
+    for step in STEPS[:2]:
+        run(made, step)
+
+
+def test_a_student_with_other_tokens_is_refused_by_its_switch(
+    made: DistillSettings, target: Path, tmp_path: Path
+) -> None:
+    student = tmp_path / "student"
+    shutil.copytree(target, student)
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.save_pretrained(student)
+    settings = dataclasses.replace(made, work=tmp_path / "work", student=str(student))
+
+    with pytest.raises(InvalidConfigError, match=r"--student .*'<more>', is only the draft's") as e:
+        run(settings, "student")
+    assert "draft.method" not in str(e.value)
 
 
 def untrained(made: DistillSettings, folder: Path) -> DistillSettings:

@@ -35,6 +35,11 @@ def test_layers_that_the_target_lacks_are_named(model: Any, layers: list[int]) -
         cut(model, layers)
 
 
+def test_a_layer_is_kept_once_only(model: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=r"layers \[0, 2, 2\]: each can be kept once"):
+        cut(model, [0, 2, 2])
+
+
 @pytest.mark.parametrize(
     ("layers", "limit", "length"),
     [
@@ -44,6 +49,7 @@ def test_layers_that_the_target_lacks_are_named(model: Any, layers: list[int]) -
         ([1, 2], 3, 0),
         ([0], 3, 0),
         ([], 3, 0),
+        ([0, 1, 4, 3], 3, 2),  # the last one stands at its own place again
     ],
 )
 def test_only_the_targets_own_beginning_is_shared(

@@ -516,6 +516,44 @@ def test_the_fan_out_may_be_limited_while_it_runs(llama_pass: Pair, most: int) -
     assert len(target.ahead[1]) == 8
 
 
+def commit_the_foreseen(target: Target, *, is_unawaited: bool = False) -> int:
+    """Commits what was answered ahead, and forgets it; how long the session is."""
+    text = target.texts[1]
+    position, added = next(key for key in target.ahead[1] if key[0] == len(text) + 1)
+    target.ahead[1].clear()
+    target.commit(1, added, is_unawaited=is_unawaited)
+    assert target.answer(1) is None
+    return position
+
+
+@pytest.mark.parametrize("is_unawaited", [False, True])
+def test_an_answer_that_was_sent_ahead_is_never_followed_by_silence(
+    llama_pass: Pair, is_unawaited: bool
+) -> None:
+    """A router takes a draft that owes for a second for a stalled one."""
+    target, _ = in_flight(llama_pass.model)
+    target.proposer.limit_fan_out(0)
+    position = commit_the_foreseen(target, is_unawaited=is_unawaited)
+
+    target.work()
+
+    sent = [(p.position, p.token_ids, p.commit_sent_at_ns) for p in target.ahead[1].values()]
+    assert sent == ([] if is_unawaited else [(position, (), 5)])
+    assert not target.proposer.work()
+
+
+def test_what_follows_an_answer_that_was_sent_ahead_needs_no_empty_proposal(
+    llama_pass: Pair,
+) -> None:
+    target, _ = in_flight(llama_pass.model)
+    commit_the_foreseen(target)
+
+    target.work()
+
+    assert target.ahead[1]
+    assert all(proposal.token_ids for proposal in target.ahead[1].values())
+
+
 class Clock:
     """Stands still unless told otherwise."""
 

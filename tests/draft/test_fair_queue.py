@@ -50,7 +50,7 @@ def test_tenants_that_always_want_are_served_by_weight(weight: float, share: flo
 
 
 def test_time_is_shared_and_not_turns() -> None:
-    queue = FairQueue()
+    queue = FairQueue({})
     for i in range(1000):
         queue.put(i, "deep" if i % 2 else "shallow", 8 if i % 2 else 2)
     served = Counter(i % 2 for i in queue.take(500))

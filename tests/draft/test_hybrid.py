@@ -445,7 +445,24 @@ def test_what_the_model_sent_ahead_is_not_answered_again_but_its_outcomes_are() 
     # It sent 1 2 3: if 1 2 is accepted and 3 added, or all and 4, the text is known to go on.
     assert all(p.source == "prompt_lookup" and p.position > len(text) + 1 for p in after)
     assert (len(text) + 5, 4) in {(p.position, p.last_token_id) for p in after}
+    assert {p.commit_sent_at_ns for p in after} == {6}
     assert model.asked[-1] == []
+
+
+def test_an_empty_proposal_takes_no_answers_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model says by one that nothing follows what it has answered ahead."""
+    model = Ahead(added=20)
+    proposer = hybrid(model)
+    text = (*REPETITIVE, *FRESH)
+    begin(proposer, 1, text)
+    proposer.propose([1])
+    proposer.take_ahead()
+    proposer.commit(Commit(1, len(text), (20,), 3, sent_at_ns=6))
+    empty = Proposal(1, len(text) + 1, 20, (), "model", commit_sent_at_ns=6)
+    monkeypatch.setattr(model, "take_ahead", lambda: [empty])
+    assert proposer.take_ahead() == [empty]
+    after = proposer.propose([1])
+    assert (len(text) + 5, 4) in {(p.position, p.last_token_id) for p in after}
 
 
 def test_what_the_model_sent_ahead_is_not_answered_by_a_copy_that_is_found_later() -> None:

@@ -14,9 +14,9 @@ from specray.draft.language_model import LanguageModel
 from specray.draft.llama import LlamaPass
 from specray.draft.loading import load_language_model
 from specray.draft.model import ModelProposer
-from specray.draft.trimmed_head import DRAFT_FILE
 from specray.errors import InvalidConfigError
 from specray.models import cuda
+from specray.models.draft_layers import DRAFT_FILE
 from specray.sampling.truncation import BatchSampling, truncate
 from specray.types import Commit, OpenSession, SamplingSettings
 from tests.draft.tiny_models import MAX_POSITIONS, VOCAB_SIZE, tiny_gpt2

@@ -18,6 +18,18 @@ def test_it_proposes_what_followed_as_point_masses() -> None:
     assert proposal.source == "prompt_lookup"
 
 
+def test_all_that_is_sent_names_the_commit_that_it_follows() -> None:
+    """A router takes a draft that never speaks of the latest one for a stalled one."""
+    proposer = PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4))
+    proposer.open(OpenSession(1, (5, 6, 7, 8, 9, 1), 6, SamplingSettings(), depth=3))
+    proposer.commit(Commit(1, 6, (5, 6), depth=3, sent_at_ns=4))
+
+    proposals = proposer.propose([1])
+
+    assert len(proposals) > 1
+    assert {proposal.commit_sent_at_ns for proposal in proposals} == {4}
+
+
 def test_it_learns_from_what_was_committed() -> None:
     proposer = PromptLookup(PromptLookupConfig(min_ngram=2, max_ngram=4))
     proposer.open(OpenSession(1, (5,), 1, SamplingSettings(), depth=2))

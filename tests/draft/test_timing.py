@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from specray.draft.timing import DraftTimer
-from specray.draft.trimmed_head import DRAFT_FILE
+from specray.models.draft_layers import DRAFT_FILE
 from tests.models.test_agreement import save_model
 
 

@@ -83,7 +83,6 @@ def follow(prompt: tuple[int, ...]) -> tuple[TranslatedProposer, Recorder]:
 def test_shared_tokens_are_mapped_and_others_read_as_their_text() -> None:
     proposer, recorder = follow((0, 2, 3, 9, 4))
     assert recorder.opened[0].token_ids == (50, 49, 103, 203, 48)
-    assert recorder.opened[0].num_prompt_tokens == 4
     proposer.commit(Commit(1, 5, (5, 7, 8), 3, 1))
     assert recorder.commits[0].position == 5
     assert recorder.commits[0].token_ids == (105, 205, 107, 207, 46)

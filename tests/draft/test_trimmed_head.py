@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from specray.draft.trimmed_head import DRAFT_FILE, read_head_token_ids, trim_head
+from specray.draft.trimmed_head import read_head_token_ids, trim_head
 from specray.errors import InvalidConfigError
+from specray.models.draft_layers import DRAFT_FILE
 from tests.draft.tiny_models import tiny_gpt2, tiny_llama
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from specray.models import smollm2
-from specray.models.draft_layers import DRAFT_FACTS, DraftLayers, read_layers, write_layers
+from specray.models.draft_layers import DRAFT_FILE, DraftLayers, read_layers, write_layers
 
 
 def test_layers_come_back_but_for_rounding(tmp_path: Path) -> None:
@@ -21,12 +21,12 @@ def test_layers_come_back_but_for_rounding(tmp_path: Path) -> None:
     assert torch.allclose(
         layers.trained[1]["mlp.up_proj.weight"], weights["mlp.up_proj.weight"], atol=0.02
     )
-    assert json.loads((tmp_path / DRAFT_FACTS).read_text()) == {"a": 1}
+    assert json.loads((tmp_path / DRAFT_FILE).read_text()) == {"a": 1}
 
 
 def test_the_shipped_draft_is_small_and_complete() -> None:
     layers = read_layers(smollm2.DRAFT)
-    facts = json.loads((smollm2.DRAFT / DRAFT_FACTS).read_text())
+    facts = json.loads((smollm2.DRAFT / DRAFT_FILE).read_text())
 
     assert sum(file.stat().st_size for file in smollm2.DRAFT.iterdir()) <= 48 << 20
     assert len(layers.cut_from) == max(layers.trained) + 1

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -128,4 +129,13 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
     (Path(folder) / "config.json").write_text('{"model_type": "nonsense"}')
 
     with pytest.raises(InvalidConfigError, match="its (tokenizer|config) can't be"):
+        compare(folder, folder)
+
+
+def test_a_config_that_no_model_can_be_made_of_is_named(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    config = {"model_type": "llama", "num_hidden_layers": 1, "hidden_act": "nonsense"}
+    (Path(folder) / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(InvalidConfigError, match="model`: transformers can't make it .*nonsense"):
         compare(folder, folder)

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specray.models import smollm2
-from specray.models.draft_layers import DRAFT_FACTS, read_layers
+from specray.models.draft_layers import DRAFT_FILE, read_layers
 from specray.models.tokenizers import check_same_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -91,7 +91,7 @@ def test_the_draft_is_the_targets_own_but_for_what_was_trained(target: Path, dra
         assert all(torch.equal(weights[name], weight) for name, weight in wanted.items())
     assert torch.equal(small.embed_tokens.weight, large.embed_tokens.weight)
     check_same_tokenizer(str(target), str(draft))
-    assert json.loads((draft / DRAFT_FACTS).read_text())["head_token_ids"]
+    assert json.loads((draft / DRAFT_FILE).read_text())["head_token_ids"]
 
 
 def test_the_draft_often_says_what_the_target_says(target: Path, draft: Path) -> None:

@@ -61,6 +61,24 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
         check_same_tokenizer(target, str(draft))
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"model_type": "llama", "hidden_size": "x"}', "field 'hidden_size': .* expected int"),
+        ('{"model_type": "llama", "num_attention_heads": 0, "head_dim": 4}', "by zero"),
+    ],
+)
+def test_a_config_that_transformers_refuses_is_named(
+    tmp_path: Path, config: str, reason: str
+) -> None:
+    target = save_tokenizer(tmp_path / "target", ["<unk>", "a"])
+    draft = save_tokenizer(tmp_path / "draft", ["<unk>", "a"])
+    (tmp_path / "draft" / "config.json").write_text(config)
+
+    with pytest.raises(InvalidConfigError, match=rf"draft`: its tokenizer .* loaded \(.*{reason}"):
+        check_same_tokenizer(target, draft)
+
+
 vocabularies = st.lists(st.text(min_size=1, max_size=3), unique=True, max_size=8).map(
     lambda words: {word: i for i, word in enumerate(words)}
 )

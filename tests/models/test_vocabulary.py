@@ -62,3 +62,11 @@ def test_too_few_shared_tokens_are_refused(tmp_path: Path) -> None:
     draft.by_spelling = lambda: {b"a": 0}  # type: ignore[method-assign]
     with pytest.raises(InvalidConfigError, match="share only 1 token"):
         shared_tokens(target, draft)
+
+
+def test_a_config_that_transformers_refuses_is_named(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path / "a", [], [])
+    (tmp_path / "a" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
+
+    with pytest.raises(InvalidConfigError, match="its tokenizer can't be loaded .* check its name"):
+        Vocabulary(folder)
