@@ -136,7 +136,9 @@ class DraftEngine:
         self._has_work = self._proposer.work()
         if self._timeline.is_on:
             self._write_work(started_s)
-        self._send_ahead()
+        self._take_ahead()
+        self._collect_evicted()
+        self._replies.send()
         self.stats.ahead_s += time.monotonic() - started_s
 
     def _apply(self, arrival: Arrival) -> None:
@@ -272,15 +274,13 @@ class DraftEngine:
             self._timeline.span("answer", started_s, sessions=sorted(answered))
         return answered
 
-    def _send_ahead(self) -> None:
-        """Sends what was drafted for outcomes to come."""
+    def _take_ahead(self) -> None:
+        """Takes what was drafted for outcomes to come."""
         if not isinstance(self._proposer, DraftsAhead):
             return
         for proposal in self._proposer.take_ahead():
             if proposal.session_id in self._latest:
                 self._add_ahead(proposal)
-        self._replies.send()
-        self._collect_evicted()
 
     def _add_answer(self, proposal: Proposal, commit_arrived_ns: int) -> None:
         session_id, num_tokens = proposal.session_id, len(proposal.token_ids)

@@ -161,6 +161,11 @@ class Crowded(Proposer):
             return super().propose(asked)
         return super().propose(session_ids)
 
+    def work(self) -> bool:
+        if self.moment == "work":
+            self._evict()
+        return False
+
     def take_evicted(self) -> list[int]:
         evicted, self._evicted = self._evicted, []
         return evicted
@@ -183,6 +188,16 @@ def test_a_session_may_lose_its_room_at_any_moment(moment: str, order: tuple[int
     assert router.lost == [1]
     assert router.batches[-1] == (2,)
     assert engine.stats.num_open_sessions <= 1
+
+
+def test_room_that_is_lost_between_answers_is_told_at_once() -> None:
+    router, proposer = Router(num_batches=1), Crowded("work")
+    engine = DraftEngine(proposer, router.inbox, Journal("test"))
+    engine._turn([Arrival(router, SessionFrame((opened(1, "t"),)), 0)])
+    engine._turn([])
+
+    assert router.lost == [1]
+    assert engine.stats.num_open_sessions == 0
 
 
 class NotedCost(BatchCost):
