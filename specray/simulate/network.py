@@ -77,6 +77,10 @@ class TargetStreams:
         self._target = target
         self._lost: list[int] = []
 
+    def choose(self) -> str:
+        """Nobody comes past the routers."""
+        return ""
+
     def is_connected(self, router: str) -> bool:
         """The simulated router never goes away."""
         return router == ROUTER

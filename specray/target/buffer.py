@@ -130,6 +130,11 @@ class ProposalBuffer:
             for arrival in (*arrivals.values(), *([taken] if taken else ())):
                 self._keep_rest(session, arrival.proposal, arrival.at)
 
+    def move(self, session_id: int, router: str) -> None:
+        """From now on accept another router's proposals for an open session."""
+        with self._lock:
+            self._sessions[session_id].router = router
+
     def close(self, session_id: int) -> None:
         """Forget a session; unknown ones are ignored."""
         with self._lock:

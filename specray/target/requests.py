@@ -1,6 +1,6 @@
 """What a vLLM request means for speculation."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from vllm.sampling_params import SamplingParams, SamplingType
 from vllm.v1.request import Request
@@ -28,16 +28,7 @@ class Names(NamedTuple):
     traceparent: str  # of the router's span
 
 
-class Routers(Protocol):
-    """Those whose streams are up."""
-
-    def choose(self) -> str:
-        """One of them, each in turn; empty if there is none."""
-
-
-def session(
-    request: Request, session_id: int, max_model_len: int, routers: Routers
-) -> Session | None:
+def session(request: Request, session_id: int, max_model_len: int) -> Session | None:
     """A session for the request, or None if it must decode plainly."""
     params = request.sampling_params
     if params is None or not request.prompt_token_ids or request.mm_features:
@@ -53,7 +44,7 @@ def session(
         return None
     return Session(
         session_id,
-        routers.choose() if router == ANY_ROUTER else router,
+        "" if router == ANY_ROUTER else router,
         request.all_token_ids,
         request.num_prompt_tokens,
         min(request.num_prompt_tokens + request.max_tokens, max_model_len),
@@ -62,6 +53,7 @@ def session(
         uses_distributions=not request.use_structured_output,
         request_id=names(request).request_id,
         tenant=printable(args.get(TENANT_ARG)),
+        is_any_routers=router == ANY_ROUTER,
         is_shareable=_is_shareable(request, params),
         min_length=request.num_prompt_tokens + params.min_tokens,
     )

@@ -134,7 +134,7 @@ class SpeculativeScheduler(Scheduler):
         self._speculation.observe_arrival()
         traceparent = self._begin(request)
         session_id = next(self._next_session_id)
-        session = requests.session(request, session_id, self.max_model_len, self._streams)
+        session = requests.session(request, session_id, self.max_model_len)
         if session is not None:
             session.traceparent = traceparent
             session.uses_distributions &= self._trusts_distributions

@@ -22,10 +22,10 @@ class TokenSequence(Protocol):
 
 @dataclass(slots=True)
 class Session:
-    """One request, the router it came through, and what is known about its proposals."""
+    """One request, the router whose drafts it has, and what is known about its proposals."""
 
     session_id: int
-    router: str
+    router: str  # empty while there is none for one that any router may have
     token_ids: TokenSequence  # grows as the engine commits
     num_prompt_tokens: int
     max_length: int  # prompt and answer, in tokens
@@ -35,6 +35,7 @@ class Session:
     request_id: str = ""  # for logs and traces
     traceparent: str = ""  # the span that its draft's is part of
     tenant: str = ""  # whom it is for
+    is_any_routers: bool = False  # came past the routers: whichever is there may have it
     is_shareable: bool = True  # whether its answer may be proposed to others
     min_length: int = 0  # prompt and answer, in tokens: a shorter answer may not end
     acceptances: dict[Source, AcceptanceRate] = field(

@@ -95,6 +95,7 @@ class Speculation:
         length = len(session.token_ids)
         last_token_id = session.token_ids[length - 1 :][0]
         self._buffer.open(session.session_id, session.router, length, last_token_id)
+        self._find_router(session)
         is_wanted = self._has_drafts and not self._planner.is_off
         if is_wanted and self._offers.may_speculate(session):
             self._telling.announce(session, length)
@@ -339,6 +340,8 @@ class Speculation:
             session.is_resumed = session.wanted_depth == 0 < depth and session.committed_at > 0
             session.wanted_depth = depth
             self._advance(session, length_before)
+            if not session.is_announced:
+                self._find_router(session)
             is_told = depth > 0 or i in self._planner.near
             if is_told and self._telling.begin_commit(session, length_before):
                 told.append(session)
@@ -371,6 +374,12 @@ class Speculation:
     def stats(self) -> TargetStats:
         """A snapshot of the counters; called on the stream server's thread."""
         return self._counters.snapshot(self._planner, len(self._sessions))
+
+    def _find_router(self, session: Session) -> None:
+        """One that is there, for a session that may have any and whose own is not."""
+        if session.is_any_routers and not self._streams.is_connected(session.router):
+            session.router = self._streams.choose()
+            self._buffer.move(session.session_id, session.router)
 
     def _advance(self, session: Session, length_before: int) -> None:
         added = tuple(session.token_ids[length_before:])

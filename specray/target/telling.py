@@ -15,6 +15,9 @@ class Streams(Protocol):
 
     policy: SpeculationPolicy
 
+    def choose(self) -> str:
+        """A router for a request that came through none: each in turn; empty if there is none."""
+
     def is_connected(self, router: str) -> bool:
         """Whether a frame to this router would leave."""
 

@@ -22,18 +22,8 @@ def request(
     return Request("id", prompt or [5, 6, 7], SamplingParams(**params), None)
 
 
-class Routers:
-    """Chooses the next of them, once each."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = list(names)
-
-    def choose(self) -> str:
-        return self._names.pop(0)
-
-
 def session(*args: Any, **params: Any) -> Session | None:
-    return requests.session(request(*args, **params), 1, MAX_MODEL_LEN, Routers())
+    return requests.session(request(*args, **params), 1, MAX_MODEL_LEN)
 
 
 def made(*args: Any, **params: Any) -> Session:
@@ -70,12 +60,12 @@ def test_an_answer_is_not_shared_whose_random_numbers_may_come_again(
 def test_a_request_whose_prompt_comes_in_parts_is_decoded_plainly() -> None:
     streamed = request(**GREEDY)
     streamed.resumable = True
-    assert requests.session(streamed, 1, MAX_MODEL_LEN, Routers()) is None
+    assert requests.session(streamed, 1, MAX_MODEL_LEN) is None
 
 
 def test_a_session_sees_the_tokens_that_are_added_later() -> None:
     engines = request()
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers())
+    result = requests.session(engines, 1, MAX_MODEL_LEN)
     assert result is not None
     engines.append_output_token_ids([8, 9])
 
@@ -99,7 +89,7 @@ def test_no_step_reaches_from_where_an_answer_may_not_end_to_where_it_may(
 ) -> None:
     """vLLM forbids the end behind the last draft token by the length before the step."""
     engines = request(min_tokens=10)
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers())
+    result = requests.session(engines, 1, MAX_MODEL_LEN)
     assert result is not None
     engines.append_output_token_ids([8] * num_written)
 
@@ -135,16 +125,14 @@ def test_without_a_depth_or_a_router_it_decodes_plainly(args: dict[str, Any]) ->
     assert session(args) is None
 
 
-def test_the_target_chooses_a_router_for_one_that_is_any_routers() -> None:
-    engines = request({"specray_router": ANY_ROUTER})
+def test_a_request_that_came_past_the_routers_may_have_any() -> None:
+    result = made({"specray_router": ANY_ROUTER})
 
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers("r7"))
-
-    assert result is not None
-    assert result.router == "r7"
+    assert (result.router, result.is_any_routers) == ("", True)
+    assert not made({"specray_router": "r7"}).is_any_routers
 
 
-def test_a_request_that_came_past_the_routers_decodes_plainly() -> None:
+def test_a_request_that_names_nothing_decodes_plainly() -> None:
     assert session(extra_args=None) is None
 
 
@@ -163,9 +151,7 @@ def test_pooling_and_embedded_prompts_decode_plainly() -> None:
     empty = request()
     empty.prompt_token_ids = []
 
-    assert [
-        requests.session(r, 1, MAX_MODEL_LEN, Routers()) for r in (pooling, embedded, empty)
-    ] == [None] * 3
+    assert [requests.session(r, 1, MAX_MODEL_LEN) for r in (pooling, embedded, empty)] == [None] * 3
 
 
 def test_a_grammar_forbids_the_use_of_distributions() -> None:

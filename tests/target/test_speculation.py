@@ -14,7 +14,7 @@ from specray.control.roofline import StepLoad
 from specray.control.survival import Offer
 from specray.models.ngrams import NgramModel, NgramOrder, context_keys
 from specray.target.answer_memory import AnswerMemory
-from specray.target.buffer import ProposalBuffer
+from specray.target.buffer import ProposalBuffer, Verdict
 from specray.target.patience import Patience
 from specray.target.session import Session
 from specray.target.speculation import Speculation
@@ -61,6 +61,9 @@ class Streams:
 
     def trusts(self, router: str) -> bool:
         return self.is_trusted
+
+    def choose(self) -> str:
+        return min(self.connected, default="")
 
     def is_connected(self, router: str) -> bool:
         return router in self.connected
@@ -556,6 +559,35 @@ def test_a_router_that_comes_later_gets_the_session_then(world: World) -> None:
     world.step()
 
     assert len(world.streams.take_frame().opens) == 1
+
+
+def test_a_session_of_any_router_finds_one_when_it_comes(world: World) -> None:
+    world.streams.connected = set()
+    session = world.open(router="")
+    session.is_any_routers = True
+    world.run(2)
+    assert not world.streams.take_sent()
+    world.streams.connected = {"r"}
+    world.step()
+
+    assert len(world.streams.take_frame().opens) == 1
+    world.step()
+    assert world.num_used[-1] == 1
+
+
+def test_a_session_of_any_router_finds_another_when_its_own_goes(world: World) -> None:
+    session = world.open()
+    session.is_any_routers = True
+    world.run(3)
+    world.streams.take_sent()
+    world.streams.connected, world.streams.departed = {"other"}, ["r"]
+    world.run(1)
+
+    ((router, frame),) = world.streams.take_sent()
+    assert (router, [s.session_id for s in frame.opens]) == ("other", [session.session_id])
+    answer = right(session.session_id, tuple(session.token_ids), 1)
+    assert world.buffer.offer(answer, "other") is Verdict.KEPT
+    assert world.buffer.offer(answer, "r") is Verdict.STALE
 
 
 def test_nobody_is_told_of_the_end_of_what_he_never_heard_of(world: World) -> None:
