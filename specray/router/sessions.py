@@ -16,6 +16,7 @@ from specray.wire.stats import Reason
 _log = logging.getLogger(__name__)
 
 _FEW, _SHARE = 2, 1 / 4  # sessions, or of the fullest draft's, by which drafts may differ
+_MOVE_S = 10.0  # in which a target opens a session again, unless it has ended or asks for nothing
 
 
 class Moves(NamedTuple):
@@ -66,6 +67,8 @@ class SessionTable:
         self._drafts: dict[str, _Draft] = {}
         self._targets: dict[str, dict[int, _Session]] = {}  # target -> target_id -> session
         self._homeless: dict[str, set[int]] = {}  # target -> ids that no draft could take
+        self._moving: tuple[str, int] | None = None  # target and its id, until it is open again
+        self._moved_at = -math.inf
         self._suspects: set[str] = set()  # drafts that stalled and have not proposed since
         self.fallbacks: dict[Reason, int] = dict.fromkeys(get_args(Reason), 0)
 
@@ -137,9 +140,12 @@ class SessionTable:
         """Lets the fullest draft give a session away if another has far fewer.
 
         For a draft that is new, or back: its target opens the session again, where there are
-        fewest. One at a time, the shortest first, as the other draft has to read it anew.
+        fewest. One at a time, the shortest first, as the other draft has to read it anew; a target
+        that asks for nothing opens none, and would lose all.
         """
         to_drafts, to_targets = SessionMail[str](), ProposalMail[str]()
+        if self._moving is not None and self._clock() < self._moved_at + _MOVE_S:
+            return Moves({}, {})
         sessions = {address: draft.sessions for address, draft in self._drafts.items()}
         fullest = max(sessions.values(), key=len, default={})
         fewest = min((len(sessions[a]) for a in sessions.keys() - self._suspects), default=None)
@@ -147,6 +153,7 @@ class SessionTable:
             session = min(fullest.values(), key=lambda session: session.num_tokens)
             self._lose(session, "evened_out", to_targets)
             to_drafts.close(session.draft, session.relay_id)
+            self._moving, self._moved_at = (session.target, session.target_id), self._clock()
         return Moves(to_drafts.take(), to_targets.take())
 
     def keep_drafts(self, drafts: frozenset[str]) -> None:
@@ -172,6 +179,8 @@ class SessionTable:
 
     def _open(self, target: str, opened: OpenSession, mail: SessionMail[str]) -> None:
         self._close(target, opened.session_id, mail)
+        if self._moving == (target, opened.session_id):
+            self._moving = None
         draft = self._pick()
         if draft is None:
             self.fallbacks["no_draft"] += 1

@@ -280,6 +280,18 @@ def test_the_shortest_session_moves(table: SessionTable) -> None:
     assert table.even_out().to_targets["t"].lost == (1,)
 
 
+def test_none_moves_before_the_one_that_moves_is_open_again(
+    table: SessionTable, clock: Clock
+) -> None:
+    table.remove_draft("d2", "draft_died")
+    table.from_target("t", opens(*range(8)))
+    table.add_draft("d2")
+    assert table.even_out().to_targets
+    assert not table.even_out().to_targets
+    clock.now = 11.0  # it may have ended
+    assert table.even_out().to_targets
+
+
 def test_few_more_are_no_reason_to_move(table: SessionTable) -> None:
     table.remove_draft("d2", "draft_died")
     table.from_target("t", opens(1, 2))
