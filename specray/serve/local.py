@@ -75,6 +75,17 @@ class LocalCluster:
             given = {name: os.environ[name] for name in chosen.keys() & os.environ.keys()}
             self._environment_before = {name: given.get(name) for name in chosen}
             os.environ.update(chosen | {n: v for n, v in given.items() if n not in SWITCHES})
+        try:
+            self._start_ray()
+        except BaseException:
+            ray.shutdown()
+            self._restore_environment()
+            with suppress(OSError):  # what Ray has logged stays
+                self._folder.rmdir()
+            raise
+        return self
+
+    def _start_ray(self) -> None:
         ray.init(
             address="local",
             include_dashboard=False,
@@ -87,7 +98,6 @@ class LocalCluster:
             # Ray's workers step back behind everything else by default; ours serve people.
             _system_config={"worker_niceness": 0},
         )
-        return self
 
     def __exit__(
         self,
@@ -98,13 +108,16 @@ class LocalCluster:
         children = psutil.Process().children(recursive=True)
         serve.shutdown()
         ray.shutdown()
+        self._restore_environment()
+        _outlive(children)
+        if error is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _restore_environment(self) -> None:
         for name, value in self._environment_before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        _outlive(children)
-        if error is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def check_resources(self, args: AppArgs) -> None:
         """See that this machine has the GPUs or cores that one replica of each target needs.
