@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import pathlib
 import queue
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -128,8 +127,7 @@ def main() -> None:
     parser.add_argument("--sessions", default="1,16", help="requests in each frame, one run each")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     options = parser.parse_args()
-    command = shlex.join(["python", "-m", "loadtest.relay_latency", *sys.argv[1:]])
-    meta = collect_meta([]) | {"command": command}
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.relay_latency")
     result: dict[str, Any] = {"meta": meta, "step_us": STEP_S * 1e6, "runs": []}
     for num_sessions in map(int, options.sessions.split(",")):
         times = _measure(num_sessions, options.rounds, options.turns)
