@@ -37,7 +37,7 @@ from specray.types import (
     SpeculationPolicy,
     TruncatedDistributions,
 )
-from specray.wire.client import connect_draft, get_stats_blocking
+from specray.wire.client import connect_draft, get_stats
 from specray.wire.server import Peer, serve_draft, serve_target
 from specray.wire.stats import RelayStats
 
@@ -202,7 +202,7 @@ def _is_connected(relay: Relay, data_path: DataPath, target: str) -> bool:
     if stats is None or not stats.connected_targets:
         return False
     if data_path == "direct":
-        stats = get_stats_blocking(target).direct
+        stats = asyncio.run(get_stats(target)).direct
     return stats is not None and bool(stats.connected_drafts)
 
 
