@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import httpx
 import psutil
 import ray
 from ray import serve
@@ -21,7 +20,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Serve
 
 from specray.errors import InvalidConfigError, StartupError
 from specray.serve.pools import Pool
-from specray.serve.ports import free_port
+from specray.serve.ports import free_port, is_healthy
 from specray.serve.root_cause import root_cause
 from specray.serve.settings import AppArgs, places_of_targets
 
@@ -176,7 +175,7 @@ class LocalCluster:
         while time.monotonic() < deadline:
             if stop.wait(_POLL_S):
                 return False
-            if self._are_running() and _is_healthy(url):
+            if self._are_running() and is_healthy(url):
                 return True
         raise StartupError(
             f"not ready within {timeout_s:g} s ({self._progress.last}); the logs are in "
@@ -302,13 +301,6 @@ def _fault(app: ApplicationStatusOverview) -> str:
         if deployment.message and deployment.status.value != "HEALTHY"
     ]
     return "\n".join([app.message, *faults]).strip()
-
-
-def _is_healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 def _is_engine(process: psutil.Process) -> bool:
