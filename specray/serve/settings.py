@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -20,6 +19,7 @@ from specray.config import (
     SpeculationConfig,
     TargetPluginConfig,
 )
+from specray.config.base import Settings
 from specray.errors import InvalidConfigError
 from specray.models.heads import Heads, read_heads
 from specray.models.sources import ngram_folder, resolve
@@ -36,10 +36,8 @@ _ENVIRONMENT = {  # what our plug-ins plug into
 _NO_DRAFTER = {"method": "custom_class", "model": PROPOSER_CLS}
 
 
-class RouterConfig(BaseModel):
+class RouterConfig(Settings):
     """The ingress deployment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ui: bool = Field(
         True,
@@ -57,10 +55,10 @@ class RouterConfig(BaseModel):
     )
 
 
-class AppArgs(BaseModel):
+class AppArgs(Settings):
     """What stands under `args` of an application whose `import_path` is `specray:build_app`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     target: LLMConfig = Field(description="Ray Serve LLM's LLMConfig, passed through.")
     more_targets: tuple[LLMConfig, ...] = Field(

@@ -19,7 +19,7 @@ def as_dict(
     """For JSON: everything, under where, when and by which words it was made."""
     return {
         "meta": meta,
-        "facts": facts.as_dict(),
+        "facts": asdict(facts),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "advice": [asdict(entry) for entry in advice],
     }

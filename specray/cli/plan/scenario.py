@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -46,10 +46,6 @@ class Facts:
     load: str
     max_depth: int
     seed: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
