@@ -97,8 +97,7 @@ def main() -> None:
     os.sched_setaffinity(0, {args.core})
     torch.set_num_threads(1)
     model = load_language_model(resolve(args.draft), ModelDraftConfig(model=args.draft))
-    command = " ".join(["python -m loadtest.branch_pass", *sys.argv[1:]])
-    meta = collect_meta([]) | {"command": command}
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.branch_pass")
     rows = []
     with target_beside(args.beside_target):
         for context in args.context:

@@ -73,8 +73,7 @@ def main() -> None:
         steps_s[name].append(step_s(students[name], batch))
     medians_ms = {name: 1e3 * statistics.median(each) for name, each in steps_s.items()}
     result = {
-        "meta": collect_meta([])
-        | {"command": " ".join(["python -m loadtest.compiled_training", *sys.argv[1:]])},
+        "meta": collect_meta(sys.argv[1:], "python -m loadtest.compiled_training"),
         "first_steps_s": first_s,  # of each width once, with what compiling takes
         "median_ms": medians_ms,
         "compiled_to_eager": medians_ms["compiled"] / medians_ms["eager"],

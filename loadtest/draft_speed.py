@@ -277,9 +277,7 @@ def main() -> None:
     parser.add_argument("--beside-target", type=int, nargs="?", const=1, help="the target's core")
     parser.add_argument("--json", type=Path, help="where to put the result")
     args = parser.parse_args()
-    meta = collect_meta([]) | {
-        "command": " ".join(["python -m loadtest.draft_speed", *sys.argv[1:]])
-    }
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.draft_speed")
     kinds = [("none", False), ("none", True)]
     if args.device == "cpu":
         os.sched_setaffinity(0, {args.core})

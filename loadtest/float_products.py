@@ -33,7 +33,7 @@ def main() -> None:
     from specray.cli.bench.report import collect_meta
 
     torch.set_num_threads(1)
-    meta = collect_meta([]) | {"command": command()}
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.float_products")
     systems, weights = make_systems()
     rows = []
     for tokens in TOKENS:
@@ -93,10 +93,6 @@ def measured(
             array.sum()
             seconds["floor"].append(time.perf_counter() - start)
     return {name: 1e3 * statistics.median(some[1:]) for name, some in seconds.items()}
-
-
-def command() -> str:
-    return " ".join(["python", "-m", "loadtest.float_products", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

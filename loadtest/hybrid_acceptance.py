@@ -375,7 +375,7 @@ def main() -> None:
         made.append(row)
         print(json.dumps(row), flush=True)
     if args.json is not None:
-        meta = {**collect_meta([]), "command": " ".join(["python", *sys.argv])}
+        meta = collect_meta(sys.argv, "python")
         args.json.write_text(json.dumps({"meta": meta, "rows": made}, indent=1) + "\n")
 
 

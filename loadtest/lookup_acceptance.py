@@ -239,7 +239,7 @@ def main() -> None:
             rows.append({"setting": setting, "draft": name, **figures(draft, chosen)})
             print(json.dumps(rows[-1]), flush=True)
     if args.json is not None:
-        meta = {**collect_meta([]), "command": " ".join(["python", *sys.argv])}
+        meta = collect_meta(sys.argv, "python")
         args.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
 
 

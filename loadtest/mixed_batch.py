@@ -37,8 +37,7 @@ def main() -> None:
     parser.add_argument("--window-s", type=float, default=12.0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    meta = collect_meta([])
-    meta["command"] = " ".join(["python -m loadtest.mixed_batch", *sys.argv[1:]])
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.mixed_batch")
     with run_live_service(args.config) as service:
         rounds = asyncio.run(measure(service, args.rounds, args.window_s))
     result = {"meta": meta, "at_once": AT_ONCE, "rounds": rounds, **verdict(rounds)}

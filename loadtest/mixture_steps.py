@@ -44,9 +44,9 @@ def main() -> None:
     }
     from specray.cli.bench.report import collect_meta
 
-    meta = collect_meta([]) | {
-        "command": command()
-    }  # before the work, during which files may change
+    meta = collect_meta(  # before the work, during which files may change
+        sys.argv[1:], "python -m loadtest.mixture_steps"
+    )
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
         seconds = measured_steps(folder, args.turns)
@@ -172,10 +172,6 @@ def load_of(size: int) -> Any:
 
     mean_length = PROMPT_TOKENS + STEPS_PER_TURN // 2
     return StepLoad(size, size, size * mean_length)
-
-
-def command() -> str:
-    return " ".join(["python", "-m", "loadtest.mixture_steps", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -53,9 +53,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("depth-0", "wrong-draft"))
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    meta = collect_meta([]) | {
-        "command": " ".join(["python -m loadtest.off_is_free", *sys.argv[1:]])
-    }
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.off_is_free")
     source = yaml.safe_load(args.config.read_text())
     extent = args.rounds, tuple(args.at_once or AT_ONCE)
     result: dict[str, Any] = {"meta": meta}

@@ -14,7 +14,6 @@ ratio with the number accepted.
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -245,8 +244,7 @@ def main() -> None:
     rows = [Answer(*row) for row in json.loads(options.answers.read_text())]
     answers = [answer for answer in rows if answer.setting == "greedy"]
     result: dict[str, Any] = {
-        "meta": collect_meta([])
-        | {"command": shlex.join(["python", "-m", "loadtest.outcome_hits", *sys.argv[1:]])},
+        "meta": collect_meta(sys.argv[1:], "python -m loadtest.outcome_hits"),
         "depth": options.depth,
     }
     result["pass_ms"] = {n: pass_ms(draft, answers[0], n, options.depth) for n in NUM_BRANCHES}

@@ -35,8 +35,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     args = parser.parse_args()
-    meta = collect_meta([]) | {"command": " ".join(["python", "-m", "loadtest.record_agreement"])}
-    meta["command"] += "".join(f" {word}" for word in sys.argv[1:])
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.record_agreement")
     answers = read_answers(args.answers) if args.answers else []
     for setting, name in SETTINGS.items() if answers else ():
         chosen = [answer for answer in answers if answer.setting == setting]

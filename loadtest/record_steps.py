@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--engine-only", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    command = " ".join([f"python -m {THIS}", *sys.argv[1:]])
     journal = args.out.absolute().with_suffix(".journal")  # left behind when something breaks
     journal.unlink(missing_ok=True)
     temperatures = TEMPERATURES[:1] if args.greedy else TEMPERATURES
@@ -112,7 +111,7 @@ def main() -> None:
     else:
         load_service(args, journal, temperatures)
     steps = [json.loads(line) for line in journal.read_text().splitlines()]
-    result = {"meta": collect_meta([]) | {"command": command}, "columns": COLUMNS}
+    result = {"meta": collect_meta(sys.argv[1:], f"python -m {THIS}"), "columns": COLUMNS}
     rows = ",\n".join(json.dumps(step) for step in steps)
     journal.unlink()
     args.out.write_text(json.dumps(result)[:-1] + f', "steps": [\n{rows}\n]}}\n')

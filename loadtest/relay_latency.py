@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import pathlib
 import queue
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from specray.types import (
     SpeculationPolicy,
     TruncatedDistributions,
 )
-from specray.wire.client import connect_draft, get_stats_blocking
+from specray.wire.client import connect_draft, get_stats
 from specray.wire.server import Peer, serve_draft, serve_target
 from specray.wire.stats import RelayStats
 
@@ -128,8 +127,7 @@ def main() -> None:
     parser.add_argument("--sessions", default="1,16", help="requests in each frame, one run each")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     options = parser.parse_args()
-    command = shlex.join(["python", "-m", "loadtest.relay_latency", *sys.argv[1:]])
-    meta = collect_meta([]) | {"command": command}
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.relay_latency")
     result: dict[str, Any] = {"meta": meta, "step_us": STEP_S * 1e6, "runs": []}
     for num_sessions in map(int, options.sessions.split(",")):
         times = _measure(num_sessions, options.rounds, options.turns)
@@ -204,7 +202,7 @@ def _is_connected(relay: Relay, data_path: DataPath, target: str) -> bool:
     if stats is None or not stats.connected_targets:
         return False
     if data_path == "direct":
-        stats = get_stats_blocking(target).direct
+        stats = asyncio.run(get_stats(target)).direct
     return stats is not None and bool(stats.connected_drafts)
 
 

@@ -240,11 +240,6 @@ class Load:
         return Answer(tuple(reply.json()["prompt_token_ids"]), tuple(choice["token_ids"]))
 
 
-def command() -> str:
-    """As it was typed, but for the interpreter."""
-    return " ".join(["python -m loadtest.scaling", *sys.argv[1:]])
-
-
 def _command(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -300,7 +295,7 @@ def main() -> int:
             orphaned = measure(load, answers)
     counts = {name: asdict(phase) for name, phase in load.counts.items()}
     result = {
-        "meta": collect_meta([]) | {"command": command()},
+        "meta": collect_meta(sys.argv[1:], "python -m loadtest.scaling"),
         "config": {"each_ms": args.each_ms, "accuracy": args.accuracy, "at_once": AT_ONCE},
         "peak": dict(zip(POOLS, load.peak(), strict=True)),
         "at_end_of": {name: load.at_end_of(name) for name in LONGEST_S},

@@ -93,8 +93,7 @@ def main() -> None:
     recorded = read_recorded(args.steps)["steps"]
     steps = [(StepLoad(*load), seconds) for *load, seconds, _ in recorded if load[1] > 0]
     draft = read_draft(Path(args.config))
-    meta = collect_meta([])
-    meta["command"] = " ".join(["python -m loadtest.simulator_check", *sys.argv[1:]])
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.simulator_check")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     rounds: list[list[Measured]] = []
     known: list[Known] = []

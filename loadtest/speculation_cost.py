@@ -57,7 +57,7 @@ def main() -> None:
         rows.append({"requests": num_requests} | measure(num_requests, is_cold=args.cold))
         print(json.dumps(rows[-1]))
     if args.json:
-        meta = collect_meta([]) | {"command": command()}
+        meta = collect_meta(sys.argv[1:], "python -m loadtest.speculation_cost")
         args.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
 
 
@@ -210,10 +210,6 @@ class Engine:
         return next(
             (i for i, is_accepted in enumerate(drawn) if not is_accepted), len(proposal.token_ids)
         )
-
-
-def command() -> str:
-    return " ".join(["python -m loadtest.speculation_cost", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

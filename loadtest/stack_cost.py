@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    meta = collect_meta([]) | {
-        "command": " ".join(["python -m loadtest.stack_cost", *sys.argv[1:]])
-    }
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.stack_cost")
     engine = start_engine(args.model, args.core)
     rounds: list[dict[str, float]] = []
     for round_number in range(args.rounds):

@@ -55,7 +55,8 @@ def main() -> None:
         }
         print(name, json.dumps(figures[name], indent=1))
     if args.json:
-        meta = collect_meta([]) | {"command": command(), "recorded": recorded["meta"]}
+        meta: dict[str, Any] = {"recorded": recorded["meta"]}
+        meta |= collect_meta(sys.argv[1:], "python -m loadtest.step_time_error")
         result = {"meta": meta, "num_steps": len(steps), "figures": figures}
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -127,10 +128,6 @@ def summary(errors: Errors) -> dict[str, float]:
         found = [size for load, size in errors if holds(load)]
         medians[name] = round(statistics.median(found), 4) if found else float("nan")
     return medians
-
-
-def command() -> str:
-    return " ".join(["python -m loadtest.step_time_error", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    meta = collect_meta([]) | {
-        "command": " ".join(["python -m loadtest.streaming_cost", *sys.argv[1:]])
-    }
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.streaming_cost")
     rows: dict[str, list[Row]] = {way: [] for way in WAYS}
     for round_number in range(args.rounds):
         for way, options in WAYS.items():

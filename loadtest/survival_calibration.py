@@ -85,7 +85,7 @@ def main() -> None:
         figures[series.name] = figure(replay_all(series, chosen))
         print(series.name, json.dumps(figures[series.name]), flush=True)
     if args.json:
-        meta = collect_meta([]) | {"command": command()}
+        meta = collect_meta(sys.argv[1:], "python -m loadtest.survival_calibration")
         args.json.write_text(json.dumps({"meta": meta, "series": figures}, indent=1) + "\n")
     if args.svg:
         args.svg.write_text(diagram(figures))
@@ -279,10 +279,6 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = 
 
 def text(x: float, y: float, content: str, size: int = 13) -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" font-size="{size}">{content}</text>'
-
-
-def command() -> str:
-    return " ".join(["python -m loadtest.survival_calibration", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def main() -> None:
     args = _parser().parse_args()
     rates = [float(rate) for rate in args.qps_per_gpu.split(",")]
     source = yaml.safe_load(args.config.read_text())
-    own_command = shlex.join(["python", "-m", "loadtest.sweep", *sys.argv[1:]])
-    result: dict[str, Any] = {"meta": collect_meta([]) | {"command": own_command}, "systems": {}}
+    meta = collect_meta(sys.argv[1:], "python -m loadtest.sweep")
+    result: dict[str, Any] = {"meta": meta, "systems": {}}
     if args.result.exists():
         result["systems"] = json.loads(args.result.read_text())["systems"]
     for system in args.systems.split(","):

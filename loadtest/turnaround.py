@@ -115,7 +115,6 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
-    command = " ".join([f"python -m {THIS}", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
         journal, config = Path(folder) / "journal", Path(folder) / "timed.yaml"
         journal.touch()
@@ -130,7 +129,7 @@ def main() -> None:
         found = [s for requests, s, _ in lines[start:end] if requests == size and s is not None]
         before = lines[start - 1][2] if start else [0, 0, 0]
         rows += [summary(size, found, before, lines[end - 1][2])] if len(found) > 1 else []
-    result = {"meta": collect_meta([]) | {"command": command}, "rows": rows}
+    result = {"meta": collect_meta(sys.argv[1:], f"python -m {THIS}"), "rows": rows}
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(rows, indent=1))
 

@@ -32,6 +32,9 @@ OWN_SOURCES: frozenset[Source] = frozenset(get_args(OwnSource))
 DataPath = Literal["relay", "direct"]
 """How commits and proposals travel: through the router, or on streams from target to draft."""
 
+MAX_NAME = 128
+"""Characters of a name that is only logged or told apart; a peer may send any number."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from specray.cli.output import say
+from specray.cli.output import columns, say
 from specray.errors import SpecrayError
 
 _URL = "http://127.0.0.1:8000"
@@ -85,11 +85,11 @@ def describe(known: dict[str, Any]) -> list[str]:
     ]
     if not known["is_complete"]:
         lines.append("the controller has just started and waits to hear of everyone")
-    for role, columns in _COLUMNS.items():
+    for role, shown in _COLUMNS.items():
         reports = [m for m in known["members"] if m["role"] == role]
         if reports:
-            rows = [[m["address"], *(_cell(m["report"], c) for c in columns)] for m in reports]
-            lines += ["", *_table([f"{role}s", *(heading for heading, _, _ in columns)], rows)]
+            rows = [[m["address"], *(_cell(m["report"], c) for c in shown)] for m in reports]
+            lines += ["", *_table([f"{role}s", *(heading for heading, _, _ in shown)], rows)]
     lines += ["", "* of speculation, if no proposal had to be waited for", ""]
     lines += _table(
         ["decision", "now", "wanted", "why"],
@@ -144,10 +144,4 @@ def _changes(changes: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need."""
-    cells = [list(headings), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    return columns([headings, *rows], is_left=True).split("\n")

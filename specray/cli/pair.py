@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+from specray.cli import USER_ERROR
 from specray.cli.bench.workloads import WORKLOADS, load_prompts
 from specray.cli.output import complain, say
 from specray.control.speedup import DepthFigures, StepTimes, depth_figures, recommended_depth
@@ -16,7 +17,6 @@ from specray.models.agreement import MAX_DEPTH, Agreement, measure
 from specray.models.memory import is_shortage
 from specray.models.pair import ModelFacts, Pair, compare
 
-UNFIT = 2  # exit code, as for every error of the user's
 _PROMPTS_PER_KIND = 3
 _ASSUMED = (0.5, 0.6, 0.7, 0.8)  # acceptance rates to look at when none can be measured
 _EXAMPLE_DEPTH = 5  # whose verification is told in words: `speculation.max_depth` as it is left
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in describe(pair, agreement, tables):
             say(line)
-    return 0 if pair.difference is None else UNFIT
+    return 0 if pair.difference is None else USER_ERROR
 
 
 def _measure(pair: Pair, args: argparse.Namespace) -> Agreement:

@@ -157,7 +157,8 @@ def _reloaded(running: ServeDeploySchema, config: ServeDeploySchema) -> ServeDep
     Raises:
         InvalidConfigError: it is faulty, or changes more than live settings.
     """
-    _applications(config)
+    for app in _ours(config):
+        check_deployments(app, parse(app.args))
     changes = compare(running, config)
     if others := changes.in_place + changes.beyond:
         raise InvalidConfigError(
@@ -181,12 +182,8 @@ def _check_host(config: ServeDeploySchema) -> None:
 
 
 def _applications(config: ServeDeploySchema) -> dict[str, AppArgs]:
-    """The checked arguments of each of the file's applications that are ours."""
-    ours = _ours(config)
-    parsed = {app.name: parse(app.args) for app in ours}
-    for app in ours:
-        check_deployments(app, parsed[app.name])
-    return parsed
+    """The arguments of each of the file's applications that are ours, their models found."""
+    return {app.name: parse(app.args) for app in _ours(config)}
 
 
 def _ours(config: ServeDeploySchema) -> list[ServeApplicationSchema]:

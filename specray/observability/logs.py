@@ -6,10 +6,10 @@ import logging
 from logging.handlers import RotatingFileHandler
 
 from specray.config import LogFileConfig
+from specray.types import MAX_NAME
 
 _MAX_BYTES = 100 << 20  # Ray's own limits
 _NUM_OLD_FILES = 5
-_MAX_NAME = 128
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 _TEXT = "%(levelname)s %(asctime)s engine %(request_id)s-- %(message)s"
 
@@ -63,4 +63,4 @@ def printable(name: object) -> str:
     """A name that came from outside, fit for a log line and for the wire: short and of one line."""
     if not isinstance(name, str):
         return ""
-    return "".join(c for c in name[:_MAX_NAME] if c.isascii() and c.isprintable())
+    return "".join(c for c in name[:MAX_NAME] if c.isascii() and c.isprintable())

@@ -12,6 +12,7 @@ from specray.errors import StartupError
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
 
 _FLUSH_MS = 1000
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -29,9 +30,7 @@ class Span:
     @property
     def traceparent(self) -> str:
         """The span's name for children anywhere, as W3C writes it."""
-        context = self._span.get_span_context()
-        flags = int(context.trace_flags)
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+        return _traceparent(self._span.get_span_context())
 
     def child(self, name: str) -> "Span":
         """Begin a part of it."""
@@ -101,9 +100,12 @@ def active_traceparent() -> str:
     from opentelemetry import trace
 
     context = trace.get_current_span().get_span_context()
-    if not context.is_valid:
-        return ""
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+    return _traceparent(context) if context.is_valid else ""
+
+
+def _traceparent(context: "SpanContext") -> str:
+    flags = int(context.trace_flags)
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 
 
 def _exporter(destination: str, file_name: str) -> "SpanExporter":

@@ -45,10 +45,10 @@ def build_app(args: dict[str, Any]) -> Application:
         direct.check(parsed)
     controller = controller_deployment().bind(
         parsed.speculation,
+        pool_names(parsed),
         parsed.draft.fan_out,
         "draft" if parsed.has_drafts else None,
         parsed.draft.max_replicas,
-        pool_names(parsed),
     )
     if parsed.has_drafts:
         draft = draft_deployment(parsed)

@@ -1,7 +1,7 @@
 """All that can be said about a config file before anything is started."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,10 +54,6 @@ class FileReport:
     def num_warnings(self) -> int:
         """Over all applications."""
         return sum(len(application.warnings) for application in self.applications)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def check_file(path: Path) -> FileReport:

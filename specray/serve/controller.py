@@ -30,20 +30,20 @@ class Controller:
     def __init__(
         self,
         speculation: SpeculationConfig,
+        pools: Collection[str],
         max_fan_out: int = 0,
         draft_pool: str | None = None,
         most_drafts: int | None = None,
-        pools: Collection[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the limits.
 
         Args:
             speculation: the file's.
+            pools: deployments whose replicas may be chosen by hand.
             max_fan_out: of the drafts; 0 if they do not draft ahead.
             draft_pool: their deployment; None if there is none.
             most_drafts: replicas of it that there may be; None if that is not known.
-            pools: deployments whose replicas may be chosen by hand; None if they are not known.
             clock: seconds.
         """
         join_serve()
@@ -80,8 +80,7 @@ class Controller:
         """
         with self._user_config:
             live = LivePolicyConfig.model_validate(user_config or {})
-            if self._pools is not None:
-                check_by_hand(live.num_replicas, self._pools)
+            check_by_hand(live.num_replicas, self._pools)
             self._policy = live.apply(self._start_policy)
             self._by_hand = ByHand(live.is_frozen, live.num_replicas, live.max_fan_out)
 

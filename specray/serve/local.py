@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import httpx
 import psutil
 import ray
 from ray import serve
@@ -21,7 +20,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Serve
 
 from specray.errors import InvalidConfigError, StartupError
 from specray.serve.pools import Pool
-from specray.serve.ports import free_port
+from specray.serve.ports import free_port, is_healthy
 from specray.serve.root_cause import root_cause
 from specray.serve.settings import AppArgs, places_of_targets
 
@@ -75,6 +74,17 @@ class LocalCluster:
             given = {name: os.environ[name] for name in chosen.keys() & os.environ.keys()}
             self._environment_before = {name: given.get(name) for name in chosen}
             os.environ.update(chosen | {n: v for n, v in given.items() if n not in SWITCHES})
+        try:
+            self._start_ray()
+        except BaseException:
+            ray.shutdown()
+            self._restore_environment()
+            with suppress(OSError):  # what Ray has logged stays
+                self._folder.rmdir()
+            raise
+        return self
+
+    def _start_ray(self) -> None:
         ray.init(
             address="local",
             include_dashboard=False,
@@ -87,7 +97,6 @@ class LocalCluster:
             # Ray's workers step back behind everything else by default; ours serve people.
             _system_config={"worker_niceness": 0},
         )
-        return self
 
     def __exit__(
         self,
@@ -98,13 +107,16 @@ class LocalCluster:
         children = psutil.Process().children(recursive=True)
         serve.shutdown()
         ray.shutdown()
+        self._restore_environment()
+        _outlive(children)
+        if error is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _restore_environment(self) -> None:
         for name, value in self._environment_before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        _outlive(children)
-        if error is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def check_resources(self, args: AppArgs) -> None:
         """See that this machine has the GPUs or cores that one replica of each target needs.
@@ -163,7 +175,7 @@ class LocalCluster:
         while time.monotonic() < deadline:
             if stop.wait(_POLL_S):
                 return False
-            if self._are_running() and _is_healthy(url):
+            if self._are_running() and is_healthy(url):
                 return True
         raise StartupError(
             f"not ready within {timeout_s:g} s ({self._progress.last}); the logs are in "
@@ -289,13 +301,6 @@ def _fault(app: ApplicationStatusOverview) -> str:
         if deployment.message and deployment.status.value != "HEALTHY"
     ]
     return "\n".join([app.message, *faults]).strip()
-
-
-def _is_healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 def _is_engine(process: psutil.Process) -> bool:

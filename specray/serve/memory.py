@@ -254,7 +254,7 @@ def _rooms(
         left = max(totals) - taken if totals else given
         yield f"kv_cache_memory_bytes {given}", min(given, left)
         return
-    share = float(options.get("gpu_memory_utilization", _UTILIZATION))
+    share = _utilization(options)
     for total in totals:
         place = f"{accelerator_type} of {total / _GIB:.1f} GiB × {share:g}"
         yield place, int(total * share) - taken
@@ -278,6 +278,21 @@ def _number(values: Mapping[str, Any], name: str, place: str = "engine_kwargs") 
     if number is None or (isinstance(value, float) and value != number):
         raise InvalidConfigError(f"{place}.{name}: must be a whole number, not {value!r}")
     return number
+
+
+def _utilization(options: Mapping[str, Any]) -> float:
+    """The share of a GPU that vLLM may fill; unlike other options it can't be null."""
+    value = options.get("gpu_memory_utilization", _UTILIZATION)
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = 0.0
+    if not 0 < share <= 1:
+        raise InvalidConfigError(
+            "engine_kwargs.gpu_memory_utilization: must be a number above 0 and at most 1, not "
+            f"{value!r}"
+        )
+    return share
 
 
 def _working_bytes(size: ModelSize, num_ranks: int, batch: Batch) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray import serve
+from ray.serve.config import AutoscalingConfig
 from ray.serve.llm import LLMConfig
 
 from specray.errors import InvalidConfigError
@@ -110,7 +111,11 @@ def _replicas(deployment: Any, override: Options) -> tuple[int, int]:
     fixed = override.get("num_replicas")
     if scaling is None and not isinstance(fixed, int):
         own = deployment._deployment_config.autoscaling_config
-        scaling, fixed = own.model_dump() if own else None, deployment.num_replicas
+        scaling = own.model_dump() if own else None
+        if fixed != "auto":
+            fixed = deployment.num_replicas
+    if fixed == "auto":
+        scaling = AutoscalingConfig.default().model_dump() | dict(scaling or {})
     if scaling is None:
         return int(fixed or 1), int(fixed or 1)
     return scaling.get("min_replicas", 1), scaling.get("max_replicas", 1)

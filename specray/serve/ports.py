@@ -4,6 +4,8 @@ import random
 import socket
 from contextlib import suppress
 
+import httpx
+
 from specray.errors import InvalidConfigError, StartupError
 
 _PORTS = range(20_000, 32_768)  # above Ray's workers', below those of outgoing connections
@@ -42,3 +44,11 @@ def check_port(host: str, port: int) -> None:
                 f"port {port} on {host} can't be used ({reason}); is another `specray "
                 "serve` running? Stop it, or choose another port with --port (make serve PORT=...)"
             ) from None
+
+
+def is_healthy(url: str) -> bool:
+    """Whether a server answers there and says that it is well."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

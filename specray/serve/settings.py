@@ -1,9 +1,9 @@
 """The arguments of an application, checked before anything starts to load."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -19,6 +19,7 @@ from specray.config import (
     SpeculationConfig,
     TargetPluginConfig,
 )
+from specray.config.base import Settings
 from specray.errors import InvalidConfigError
 from specray.models.heads import Heads, read_heads
 from specray.models.sources import ngram_folder, resolve
@@ -35,10 +36,8 @@ _ENVIRONMENT = {  # what our plug-ins plug into
 _NO_DRAFTER = {"method": "custom_class", "model": PROPOSER_CLS}
 
 
-class RouterConfig(BaseModel):
+class RouterConfig(Settings):
     """The ingress deployment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ui: bool = Field(
         True,
@@ -56,10 +55,10 @@ class RouterConfig(BaseModel):
     )
 
 
-class AppArgs(BaseModel):
+class AppArgs(Settings):
     """What stands under `args` of an application whose `import_path` is `specray:build_app`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     target: LLMConfig = Field(description="Ray Serve LLM's LLMConfig, passed through.")
     more_targets: tuple[LLMConfig, ...] = Field(
@@ -226,7 +225,11 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     resolved = args.model_copy(update={"target": target, "more_targets": tuple(more)})
     draft = args.draft
     if args.has_drafts and draft.uses_model and draft.model is not None:
-        sources = list(filter(None, map(source_of, resolved.targets)))
+        sources = {
+            place: source
+            for place, target in zip(places_of_targets(args), resolved.targets, strict=True)
+            if (source := source_of(target)) is not None
+        }
         draft = draft.model_copy(update={"model": _resolve_draft(draft.model, sources)})
     if args.has_drafts and draft.uses_ngrams and draft.ngram is not None:
         with field("draft.ngram.model"):
@@ -236,23 +239,28 @@ def _resolve_models(args: AppArgs) -> AppArgs:
     return resolved.model_copy(update={"draft": draft})
 
 
-def _resolve_draft(draft: ModelDraftConfig, targets: list[str]) -> ModelDraftConfig:
-    """The draft's model, checked against every target's tokenizer, or against the one it reads."""
-    for source in targets:
-        with field("target.model_loading_config.model_source"):
+def _resolve_draft(draft: ModelDraftConfig, targets: Mapping[str, str]) -> ModelDraftConfig:
+    """The draft's model, checked against every target's tokenizer, or against the one it reads.
+
+    Args:
+        draft: the draft's.
+        targets: the models' sources, by where the targets stand.
+    """
+    for place, source in targets.items():
+        with field(f"{place}.model_loading_config.model_source"):
             read_tokens(resolve(source))  # so that it is not the draft that is blamed
     tokenizer = None
     if draft.target_tokenizer is not None:
         with field("draft.model.target_tokenizer"):
             tokenizer = resolve(draft.target_tokenizer)
-            for source in targets:
+            for source in targets.values():
                 check_same_tokenizer(source, tokenizer)
     with field("draft.model.model"):
         model = resolve(draft.model)
         if tokenizer is not None:
             shared_tokens(Vocabulary(tokenizer), Vocabulary(model))
         else:
-            for source in targets:
+            for source in targets.values():
                 check_same_tokenizer(source, draft.model)
     return draft.model_copy(update={"model": model, "target_tokenizer": tokenizer})
 

@@ -186,16 +186,6 @@ async def get_stats(address: str) -> TargetStats:
     return control_codec.decode_stats(await _ask(address, rpc.GET_STATS, b""))
 
 
-def configure_blocking(address: str, policy: SpeculationPolicy) -> None:
-    """`configure` for callers without a loop."""
-    _ask_blocking(address, rpc.CONFIGURE, control_codec.encode_policy(policy))
-
-
-def get_stats_blocking(address: str) -> TargetStats:
-    """`get_stats` for callers without a loop."""
-    return control_codec.decode_stats(_ask_blocking(address, rpc.GET_STATS, b""))
-
-
 async def _connect(
     address: str, router_id: str, service: str, method: str, options: tuple[tuple[str, int], ...]
 ) -> tuple[Any, Any]:
@@ -224,16 +214,6 @@ async def _ask(address: str, method: str, request: bytes) -> bytes:
         try:
             answer: bytes = await call(request, timeout=TIMEOUT_S, metadata=rpc.credentials())
         except _GONE as error:
-            raise StreamClosedError(f"{method} at {address}: {_describe(error)}") from error
-        return answer
-
-
-def _ask_blocking(address: str, method: str, request: bytes) -> bytes:
-    with grpc.insecure_channel(address, options=_UNARY_OPTIONS) as channel:
-        call = channel.unary_unary(rpc.method_path(rpc.TARGET_SERVICE, method))
-        try:
-            answer: bytes = call(request, timeout=TIMEOUT_S, metadata=rpc.credentials())
-        except grpc.RpcError as error:
             raise StreamClosedError(f"{method} at {address}: {_describe(error)}") from error
         return answer
 

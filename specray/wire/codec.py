@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from specray.errors import ProtocolError
 from specray.types import (
     DRAFT_SOURCES,
+    MAX_NAME,
     Accepted,
     Commit,
     OpenSession,
@@ -25,7 +26,6 @@ M = TypeVar("M", bound=Message)
 
 _KNOWN_SOURCES = frozenset(get_args(Source))
 _ADDRESS = re.compile(r"[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+")  # gRPC takes other schemes too
-_MAX_NAME = 128  # characters of an id that is only logged; a peer may send any number
 _ID_TYPE = np.dtype("<i4")
 _PROBABILITY_TYPE = np.dtype("<f4")
 
@@ -113,10 +113,10 @@ def _open_message(session: OpenSession) -> pb.OpenSession:
             temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
         ),
         depth=session.depth,
-        request_id=session.request_id[:_MAX_NAME],
-        traceparent=session.traceparent[:_MAX_NAME],
-        tenant=session.tenant[:_MAX_NAME],
-        target=session.target[:_MAX_NAME],
+        request_id=session.request_id[:MAX_NAME],
+        traceparent=session.traceparent[:MAX_NAME],
+        tenant=session.tenant[:MAX_NAME],
+        target=session.target[:MAX_NAME],
         is_shareable=session.is_shareable,
     )
 
@@ -129,10 +129,10 @@ def _open_session(message: pb.OpenSession) -> OpenSession:
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=SamplingSettings(sampling.temperature, sampling.top_k, sampling.top_p),
         depth=message.depth,
-        request_id=message.request_id[:_MAX_NAME],
-        traceparent=message.traceparent[:_MAX_NAME],
-        tenant=message.tenant[:_MAX_NAME],
-        target=message.target[:_MAX_NAME],
+        request_id=message.request_id[:MAX_NAME],
+        traceparent=message.traceparent[:MAX_NAME],
+        tenant=message.tenant[:MAX_NAME],
+        target=message.target[:MAX_NAME],
         is_shareable=message.is_shareable,
     )
 

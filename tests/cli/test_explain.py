@@ -20,7 +20,7 @@ from tests.control.reports_util import draft, idle, target
 def explained() -> dict[str, Any]:
     """What a real controller says of imagined replicas."""
     now = [0.0]
-    controller = Controller(SpeculationConfig(), 8, "draft", clock=lambda: now[0])
+    controller = Controller(SpeculationConfig(), ("draft",), 8, "draft", clock=lambda: now[0])
     controller.reconfigure({"num_replicas": {"draft": 3}})
 
     async def talk() -> dict[str, Any]:

@@ -13,7 +13,9 @@ from specray.cli import main
 from specray.cli.serve import Signals, read_config, service_url, watch
 from specray.errors import InvalidConfigError
 from specray.serve.local import LocalCluster
+from specray.serve.pools import read_pools
 from specray.serve.ports import free_port
+from specray.serve.settings import AppArgs
 from tests.serve.test_settings import save_model
 
 
@@ -221,6 +223,31 @@ def test_a_reload_that_fails_leaves_the_service_running(
     assert ("in deploy" in output.err) == isinstance(fault, AttributeError)  # where a bug is
     assert output.out.count("reloaded") == 1
     assert cluster.deployed == 2
+
+
+@pytest.mark.usefixtures("restored_signals")
+def test_deployments_are_checked_once_at_the_start_and_once_at_a_reload(
+    tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[object] = []
+
+    def check(args: AppArgs, overrides: dict[str, Any]) -> object:
+        checked.append(overrides)
+        return read_pools(args, overrides)
+
+    monkeypatch.setattr("specray.serve.live.read_pools", check)
+    config["applications"][0]["deployments"] = [{"name": "draft", "num_replicas": 1}]
+    file = written(tmp_path, config)
+
+    assert main(["serve", str(file), "--port", "70000"]) == 2
+    assert len(checked) == 1
+
+    running, signals = read_config(file, None, None), Signals()
+    cluster = StubCluster(AssertionError(), signals)
+    cluster.deployed = 1
+    signals.reload.set()
+    watch(cluster, signals, running, lambda: running)
+    assert (len(checked), cluster.deployed) == (2, 2)
 
 
 @pytest.mark.usefixtures("restored_signals")

@@ -25,7 +25,7 @@ from specray.types import (
     SessionFrame,
     SpeculationPolicy,
 )
-from specray.wire.client import get_stats_blocking
+from specray.wire.client import get_stats
 from specray.wire.codec import encode_proposal_frame, encode_session_frame
 from specray.wire.server import Peer, serve_draft, serve_target
 from specray.wire.stats import RelayStats, Traffic
@@ -159,7 +159,7 @@ class Network:
         if not self.is_direct:
             return stats
         assert stats.connected_drafts is None
-        switches = [get_stats_blocking(target.address).direct for target in self.targets]
+        switches = [asyncio.run(get_stats(target.address)).direct for target in self.targets]
         known = [switch for switch in switches if switch is not None]
         connected = {draft for switch in known for draft in switch.connected_drafts or ()}
         return RelayStats(

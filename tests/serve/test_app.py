@@ -96,7 +96,8 @@ def test_without_a_draft_pool_targets_speculate_by_themselves(args: dict[str, An
     assert target._bound_deployment.func_or_class.__name__ == "TargetServer"
     assert target._bound_deployment.init_kwargs["plugin"].has_drafts is False
     controller = bound["controller"]._bound_deployment
-    assert controller.init_args[2] is None  # the pool to size
+    _, pools, _, sized, _ = controller.init_args
+    assert (pools, sized) == ((target._bound_deployment.name,), None)
 
 
 @pytest.mark.parametrize("pool", ["draft", "router"])

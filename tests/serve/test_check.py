@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_a_sound_file_is_explained(tmp_path: Path, config: Config) -> None:
     assert application.draft is not None
     assert application.draft.is_on_gpu
     assert application.tokenizers == "every token has the same id for target and draft"
-    json.dumps(report.as_dict())
+    json.dumps(asdict(report))
 
 
 def test_what_a_draft_s_tokenizer_does_otherwise_is_warned_of_once(

@@ -15,12 +15,14 @@ from specray.types import SpeculationPolicy
 from tests.control.reports_util import draft, idle, target
 from tests.serve.replicas import replica_of
 
+POOLS = ("target:m", "draft")
 START = SpeculationPolicy(is_enabled=True, max_depth=5, max_wait_ms=15.0)
 
 
 @pytest.fixture
 def controller() -> Controller:
-    return Controller(SpeculationConfig(max_depth=5, max_wait_ms=15.0, stop_gap=False))
+    speculation = SpeculationConfig(max_depth=5, max_wait_ms=15.0, stop_gap=False)
+    return Controller(speculation, POOLS)
 
 
 def view(controller: Controller) -> View:
@@ -56,7 +58,7 @@ def test_the_policy_changes_while_replicas_run(controller: Controller) -> None:
 
 def test_serve_takes_an_empty_user_config_to_it_as_well() -> None:
     async def reconfigured() -> SpeculationPolicy:
-        replica = await replica_of(Controller, SpeculationConfig(max_depth=5))
+        replica = await replica_of(Controller, SpeculationConfig(max_depth=5), POOLS)
         await replica.call_reconfigure({"is_enabled": False}, rank=None)
         await replica.call_reconfigure(None, rank=None)
         return (await replica._callable.view()).policy
@@ -97,7 +99,7 @@ def test_a_faulty_policy_is_named_and_the_last_one_stays(
 
 
 def test_replicas_of_a_pool_that_is_not_there_are_refused() -> None:
-    controller = Controller(SpeculationConfig(), pools=("target:m", "draft"))
+    controller = Controller(SpeculationConfig(), POOLS)
     controller.reconfigure({"num_replicas": {"draft": 2}})
 
     with pytest.raises(InvalidConfigError, match="num_replicas: 'drafts' is none of the pools"):
@@ -128,7 +130,7 @@ class Pools:
         speculation = SpeculationConfig(
             max_depth=5, objective=ObjectiveConfig.model_validate(objective)
         )
-        self.controller = Controller(speculation, 8, "draft", clock=self.clock)
+        self.controller = Controller(speculation, POOLS, 8, "draft", clock=self.clock)
 
     def beat(self, seconds: float, *reports: object) -> View:
         """All members' heartbeats for some time, one a second."""
@@ -244,7 +246,8 @@ def test_what_is_chosen_by_hand_comes_before_what_another_held_from_the_first_mo
 def test_what_another_held_is_bounded_by_the_files_limits() -> None:
     first = Pools()
     held = first.beat(EXPIRY_S, target(), draft()).held
-    smaller = Controller(SpeculationConfig(max_depth=2, objective={"is_limiting": True}), 3)
+    speculation = SpeculationConfig(max_depth=2, objective={"is_limiting": True})
+    smaller = Controller(speculation, POOLS, 3)
     smaller.reconfigure({"is_frozen": True})
 
     asyncio.run(smaller.heartbeat(Member("router", "r"), None, held))

@@ -1,5 +1,7 @@
 import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -73,6 +75,25 @@ def test_direct_streaming_is_for_one_clusters_time(monkeypatch: pytest.MonkeyPat
     assert {seen[name] for name in SWITCHES} == {"1"}
     assert seen["RAY_SERVE_HAPROXY_STATS_PORT"] == "7777"
     assert dict(os.environ) == before
+
+
+def test_a_ray_that_does_not_start_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = dict(os.environ)
+
+    def fail(**_: Any) -> None:
+        raise RuntimeError("no Ray today")
+
+    monkeypatch.setattr(ray, "init", fail)
+    cluster = LocalCluster(frozenset(), lambda _: None, is_direct=True)
+
+    with pytest.raises(RuntimeError, match="no Ray today"), cluster:
+        pass
+
+    assert dict(os.environ) == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_haproxy_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

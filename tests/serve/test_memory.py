@@ -201,6 +201,12 @@ def test_what_is_no_whole_number_is_named(value: Any) -> None:
         target_memory(target({"max_num_seqs": value}), pool(), 5)
 
 
+@pytest.mark.parametrize("value", ["90%", None, [0.9], 0, 90, float("nan")])
+def test_a_utilization_that_is_no_share_is_named(value: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=r"engine_kwargs\.gpu_memory_utilization: must be"):
+        target_memory(target({"gpu_memory_utilization": value}), pool(), 5)
+
+
 @pytest.mark.parametrize("longest", [-1, "auto", None])
 def test_the_longest_request_may_be_left_to_vllm(longest: Any) -> None:
     assert measured(target({"max_model_len": longest})).max_model_len == 131072

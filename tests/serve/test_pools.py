@@ -84,6 +84,22 @@ def test_what_the_file_s_deployments_say_comes_last(args: dict[str, Any]) -> Non
     assert (found["router"].min_replicas, found["router"].max_replicas) == (2, 4)
 
 
+def test_replicas_that_serve_chooses_are_as_many_as_it_would_take(args: dict[str, Any]) -> None:
+    """`num_replicas: auto` of an override goes by its own limits, the deployment's or Serve's."""
+    found = pools(
+        args,
+        {
+            "draft": {"num_replicas": "auto"},
+            "target:org--m-1_5": {"num_replicas": "auto"},
+            "router": {"num_replicas": "auto", "autoscaling_config": {"min_replicas": 2}},
+        },
+    )
+
+    assert (found["draft"].min_replicas, found["draft"].max_replicas) == (1, 100)
+    assert (found["target"].min_replicas, found["target"].max_replicas) == (1, 3)
+    assert (found["router"].min_replicas, found["router"].max_replicas) == (2, 100)
+
+
 BOTH = {"num_replicas": 2, "autoscaling_config": {"min_replicas": 1}}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specray.errors import InvalidConfigError
-from specray.serve.ports import check_port, free_port
+from specray.serve.ports import check_port, free_port, is_healthy
 
 
 @pytest.fixture
@@ -49,3 +49,7 @@ def test_a_port_is_found_that_no_connection_is_given_before_a_server_starts() ->
         port = free_port()
         check_port("127.0.0.1", port)
         assert 19_999 < port < first_of_connections
+
+
+def test_a_port_that_nobody_serves_is_not_healthy() -> None:
+    assert not is_healthy(f"http://127.0.0.1:{free_port()}")

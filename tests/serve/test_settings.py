@@ -567,6 +567,20 @@ def test_a_further_target_s_faults_are_named_with_their_place(
         parse(args)
 
 
+def test_a_further_target_without_a_tokenizer_is_named_itself(
+    args: dict[str, Any], tmp_path: Path
+) -> None:
+    args["more_targets"] = [another_target(tmp_path / "other")]
+    args["draft"] = {"method": "model", "model": {"model": save_model(tmp_path / "draft")}}
+    for file in (tmp_path / "other").glob("tokenizer*"):
+        file.unlink()
+
+    with pytest.raises(
+        InvalidConfigError, match=r"^more_targets\.0\.model_loading_config\.model_source: "
+    ):
+        parse(args)
+
+
 def put(args: dict[str, Any], place: str, value: Any) -> None:
     *folders, name = place.split(".")
     for folder in folders:

@@ -26,7 +26,7 @@ from specray.errors import SessionRejectedError
 from specray.target import names, rendezvous, workarounds
 from specray.target.threads import bound_to_cores
 from specray.types import Commit, Proposal, ProposalFrame, SessionFrame, SpeculationPolicy
-from specray.wire.client import Stream, configure_blocking, connect_target, get_stats_blocking
+from specray.wire.client import Stream, configure, connect_target, get_stats
 from specray.wire.stats import TargetStats
 from tests.target.drafts import Disturbance
 from tests.target.plugins import STUBBORN_SCHEDULER
@@ -79,11 +79,11 @@ class Engine:
     @contextmanager
     def configured(self, **changes: Any) -> Iterator[None]:
         """With another policy for a while."""
-        configure_blocking(self.address, replace(_POLICY, **changes))
+        asyncio.run(configure(self.address, replace(_POLICY, **changes)))
         try:
             yield
         finally:
-            configure_blocking(self.address, _POLICY)
+            asyncio.run(configure(self.address, _POLICY))
 
     def forget_prefixes(self) -> None:
         """Empties the prefix cache."""
@@ -91,7 +91,7 @@ class Engine:
 
     def stats(self) -> TargetStats:
         """The target's counters, over the wire."""
-        return get_stats_blocking(self.address)
+        return asyncio.run(get_stats(self.address))
 
     def metric(self, name: str) -> float:
         """A counter of vLLM's own."""

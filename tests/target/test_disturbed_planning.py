@@ -3,6 +3,7 @@
 Apart from other engines' tests: vLLM's metrics are those of the process's latest engine.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from vllm import SamplingParams
 
 from specray.types import SessionFrame, SpeculationPolicy
-from specray.wire.client import configure_blocking
+from specray.wire.client import configure
 from tests.target.drafts import Disturbance
 from tests.target.engine import MAX_DEPTH, FakeRouter, Job, specray_engine
 from tests.target.identity import assert_same, capped, prompts
@@ -48,7 +49,7 @@ def test_a_target_that_plans(tiny_folder: Path, tiny: TinyModel, sources: Source
     with specray_engine(tiny_folder, PLANNING_SCHEDULER, **SMALL) as engine:
         plain = [engine.answers(half) for half in halves]  # apart: see `test_engine.Halves`
         engine.take_steps()
-        configure_blocking(engine.address, policy)
+        asyncio.run(configure(engine.address, policy))
         proposer = sources.proposer(KINDS["hybrid"], followers([*plain[0], *plain[1]]))
         with (
             served(proposer) as draft,

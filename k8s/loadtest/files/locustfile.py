@@ -12,6 +12,7 @@ service counted them. Nothing is tokenised here.
 
 import json
 import random
+import shlex
 import sys
 import time
 from collections import defaultdict
@@ -73,7 +74,7 @@ def _report(environment: Environment, **_: Any) -> None:
     if options.summary and not isinstance(environment.runner, WorkerRunner):
         groups = [g.report() for by_kind in environment.groups.values() for g in by_kind.values()]
         meta = {
-            "command": " ".join(["locust", *sys.argv[1:]]),
+            "command": shlex.join(["locust", *sys.argv[1:]]),
             "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         }
         Path(options.summary).write_text(

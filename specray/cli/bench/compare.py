@@ -2,18 +2,24 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specray.cli.bench import DEFAULT_WITH_MODEL, network, network_report, peers, peers_report
 from specray.cli.bench.deployment import Deployment
-from specray.cli.bench.pieces import choose, run_pieces
+from specray.cli.bench.pieces import Piece, choose, run_pieces
 from specray.cli.bench.report import collect_meta
 from specray.cli.bench.results import Results
 from specray.cli.output import say
 from specray.cli.plot import require_matplotlib
 from specray.errors import InvalidConfigError
+
+
+class _Measured(NamedTuple):
+    results: Results  # those of earlier calls, too
+    num_left: int  # pieces, at least
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,10 +42,9 @@ def _compare_peers(args: argparse.Namespace) -> int:
     deployment = _deployment(args)
     systems = peers.make_systems(deployment, plan.depths)
     chosen = choose(systems, args.only)
-    results = _results(args, peers.KIND, deployment)
-    for name in args.only:
-        results.forgive(name)
-    num_left = run_pieces(peers.make_pieces(chosen, plan, results), results, _limit_s(args), say)
+    results, num_left = _measure(
+        args, peers.KIND, deployment, lambda known: peers.make_pieces(chosen, plan, known)
+    )
     results.conclude([asdict(figure) for figure in peers_report.summarise(systems, results)])
     say(peers_report.format_markdown(systems, results))
     _say_what_is_left(num_left)
@@ -51,10 +56,9 @@ def _compare_networks(args: argparse.Namespace) -> int:
     deployment = _deployment(args)
     systems = network.make_systems(deployment, plan)
     chosen = choose(systems, args.only)
-    results = _results(args, network.KIND, deployment)
-    for name in args.only:
-        results.forgive(name)
-    num_left = run_pieces(network.make_pieces(chosen, plan, results), results, _limit_s(args), say)
+    results, num_left = _measure(
+        args, network.KIND, deployment, lambda known: network.make_pieces(chosen, plan, known)
+    )
     results.conclude([asdict(line) for line in network_report.summarise(results)])
     say(network_report.format_markdown(results))
     if args.plots is not None:
@@ -76,13 +80,19 @@ def _deployment(args: argparse.Namespace) -> Deployment:
     return Deployment(args.config or Path(DEFAULT_WITH_MODEL))
 
 
-def _results(args: argparse.Namespace, kind: str, deployment: Deployment) -> Results:
+def _measure(
+    args: argparse.Namespace,
+    kind: str,
+    deployment: Deployment,
+    make_pieces: Callable[[Results], Iterable[Piece]],
+) -> _Measured:
     kind = f"{kind}, quick" if args.quick else kind  # shorter looks: the two don't mix
-    return Results(args.json, kind, collect_meta(sys.argv[1:]) | {"config": deployment.digest})
-
-
-def _limit_s(args: argparse.Namespace) -> float | None:
-    return None if args.minutes is None else 60 * args.minutes
+    meta = collect_meta(sys.argv[1:]) | {"config": deployment.digest}
+    results = Results(args.json, kind, meta)
+    for name in args.only:
+        results.forgive(name)
+    limit_s = None if args.minutes is None else 60 * args.minutes
+    return _Measured(results, run_pieces(make_pieces(results), results, limit_s, say))
 
 
 def _say_what_is_left(num_left: int) -> None:

@@ -4,19 +4,19 @@ import copy
 import hashlib
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.errors import InvalidConfigError
 from specray.models.sources import resolve
 from specray.serve.config_file import load
-from specray.serve.ports import free_port
+from specray.serve.ports import free_port, is_healthy
 
 _HOST = "127.0.0.1"
 
@@ -117,26 +117,27 @@ class Deployment:
 class Service:
     """`specray serve` on a changed deployment, for the length of a measurement."""
 
-    def __init__(
-        self, deployment: Deployment, args: Mapping[str, Any], path: Path, *options: str
-    ) -> None:
-        """Takes what differs from the deployment, where to write it, and the command's options."""
+    def __init__(self, deployment: Deployment, args: Mapping[str, Any], *options: str) -> None:
+        """Takes what differs from the deployment, and the command's options."""
         self._deployment = deployment
         self._args = args
-        self._path = path
         self._options = options
         self._port = free_port()
+        self._path: Path | None = None  # while it runs
 
     @contextmanager
-    def run(self, live_draft: Mapping[str, Any] | None = None) -> Iterator[Running]:
+    def run(self) -> Iterator[Running]:
         """Starts it, and stops it whatever happens; raises StartupError if it does not come up."""
-        self.write(live_draft)
-        command = serve_command(str(self._path), *self._options)
-        with running(command, find_ready_url) as service:
-            yield service
+        with tempfile.TemporaryDirectory(prefix="specray-bench-") as folder:
+            self._path = Path(folder) / "config.yaml"
+            self.write(None)
+            command = serve_command(str(self._path), *self._options)
+            with running(command, find_ready_url) as service:
+                yield service
 
     def write(self, live_draft: Mapping[str, Any] | None) -> None:
-        """Writes its file; what is live in it is taken over at the next SIGHUP."""
+        """Writes its file, while it runs; what is live in it is taken over at the next SIGHUP."""
+        assert self._path is not None
         content = self._deployment.changed(self._args, live_draft, self._port)
         self._path.write_text(yaml.safe_dump(content), "utf-8")
 
@@ -174,7 +175,7 @@ def run_vllm(
             env["OMP_NUM_THREADS"] = str(num_threads)
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # allows `uni`; the server has processes anyway
     url = f"http://{_HOST}:{port}"
-    with running(command, lambda _lines: url if _is_healthy(url) else None, env) as service:
+    with running(command, lambda _lines: url if is_healthy(url) else None, env) as service:
         yield service.url
 
 
@@ -189,13 +190,6 @@ def as_flags(engine_kwargs: Mapping[str, Any]) -> list[str]:
             text = json.dumps(value) if isinstance(value, (dict, list)) else str(value)
             words += [f"--{flag}", text]
     return words
-
-
-def _is_healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

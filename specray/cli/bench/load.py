@@ -14,6 +14,7 @@ from itertools import count, islice
 
 from specray.cli.bench.client import Endpoint, Request
 from specray.cli.bench.plan import Cell, Plan
+from specray.cli.bench.workloads import load_prompts
 from specray.errors import StartupError
 
 _LONGEST_RAMP = 10  # times as long as it is to take
@@ -89,6 +90,26 @@ async def run_workers(
         StartupError: if the service fails one of the requests; the others are cancelled.
     """
     await _run(endpoint, [(queue, hear) for queue in queues])
+
+
+async def measure_cell(
+    endpoint: Endpoint, cell: Cell, plan: Plan, round_index: int, max_depth: int | None = None
+) -> float:
+    """Tokens per second of a cell, in answers that end where the model ends them.
+
+    Args:
+        endpoint: the service.
+        cell: what is asked for.
+        plan: how long to look.
+        round_index: which prompts come first.
+        max_depth: caps the depth of all requests; None leaves it to the service.
+
+    Raises:
+        StartupError: if the service fails a request, or says nothing for a whole window.
+    """
+    prompts, first = load_prompts(cell.workload), plan.first_prompt(cell, round_index)
+    queues = make_queues(cell, prompts, first, plan.max_tokens, max_depth, ignore_eos=False)
+    return await measure_speed(endpoint, queues, plan)
 
 
 async def measure_speed(

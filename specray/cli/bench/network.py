@@ -9,7 +9,6 @@ cores as a search before found best.
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,17 +190,16 @@ class NetworkPiece:
         Raises:
             StartupError: the service does not come up, or stops answering.
         """
-        with tempfile.TemporaryDirectory(prefix="specray-bench-") as folder:
-            service = Service(self.of.deployment, self.of.args, Path(folder) / "config.yaml")
-            with service.run() as running:
-                off = self._speeds(running, tell, max_depth=0)
-                found = self._measurements(off, f"{self.system}:{OFF}", 0.0)
-                pass_ms = self._pass_ms(off)
-                for rtt_ms in self.plan.rtts_ms_of(self.round_number):
-                    tell(f" a round trip of {rtt_ms:g} ms, passes of {pass_ms:.1f} ms")
-                    reload(running, service, SimulationConfig(rtt_ms=rtt_ms, pass_ms=pass_ms))
-                    speeds = self._speeds(running, tell, max_depth=None)
-                    found += self._measurements(speeds, self.system, rtt_ms)
+        service = Service(self.of.deployment, self.of.args)
+        with service.run() as running:
+            off = self._speeds(running, tell, max_depth=0)
+            found = self._measurements(off, f"{self.system}:{OFF}", 0.0)
+            pass_ms = self._pass_ms(off)
+            for rtt_ms in self.plan.rtts_ms_of(self.round_number):
+                tell(f" a round trip of {rtt_ms:g} ms, passes of {pass_ms:.1f} ms")
+                reload(running, service, SimulationConfig(rtt_ms=rtt_ms, pass_ms=pass_ms))
+                speeds = self._speeds(running, tell, max_depth=None)
+                found += self._measurements(speeds, self.system, rtt_ms)
         return found
 
     def _pass_ms(self, off: Speeds) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from specray.cli.bench.network import OFF
 from specray.cli.bench.plan import Cell
 from specray.cli.bench.results import SEARCH_ROUND, Condition, Results, Setting
+from specray.cli.output import markdown
 
 OURS = ("plain", "copies", "ahead-alone", "ahead")
 COLOCATED = ("vllm-draft", "vllm-ngram")
@@ -85,8 +86,7 @@ def format_markdown(results: Results) -> str:
         [f"{name} failed: {results.reason(name)}", *[""] * (len(rows[0]) - 1)]
         for name in results.failures
     ]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+    return markdown(rows)
 
 
 def draw(results: Results, folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specray.cli.bench.deployment import Deployment
-from specray.cli.bench.plan import CONCURRENCIES, Cell, Plan
+from specray.cli.bench.plan import Cell, Plan, make_cells
 from specray.cli.bench.results import (
     SEARCH_ROUND,
     Condition,
@@ -21,7 +21,7 @@ from specray.cli.bench.results import (
     measured,
 )
 from specray.cli.bench.systems import GenerateSystem, SpecraySystem, System, VllmSystem
-from specray.cli.bench.workloads import MIXED, WORKLOADS
+from specray.cli.bench.workloads import MIXED
 
 KIND = "peers"
 BASELINE = "vllm"
@@ -48,12 +48,7 @@ def make_plan(
         temperatures: to measure at, instead.
         num_rounds: likewise.
     """
-    cells = tuple(
-        Cell(workload, concurrency, temperature)
-        for temperature in temperatures or ((0.0,) if is_quick else (0.0, 1.0))
-        for workload in WORKLOADS
-        for concurrency in CONCURRENCIES
-    )
+    cells = make_cells(is_quick=is_quick, temperatures=temperatures)
     search = make_search(cells)
     if is_quick:
         rounds = Plan(cells, num_rounds or 1, num_answers=2, ramp_s=2.0, window_s=6.0)

@@ -8,6 +8,7 @@ from statistics import median
 from specray.cli.bench.peers import BASELINE
 from specray.cli.bench.results import Condition, Results, Setting
 from specray.cli.bench.systems import System
+from specray.cli.output import markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,7 @@ def format_markdown(systems: Sequence[System], results: Results) -> str:
             lines.append([name, system.layer, *cells])
         elif any(cells):
             lines.append([system.name, system.layer, *cells])
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
+    return markdown(lines)
 
 
 def _like(system: str, conditions: Sequence[Condition], results: Results) -> list[Condition]:

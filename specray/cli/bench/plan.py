@@ -41,11 +41,6 @@ class Plan:
         """In all: both systems, every cell and round."""
         return 2 * len(self.cells) * self.num_rounds
 
-    @property
-    def expected_s(self) -> float:
-        """What all measurements take together, on a machine like the slowest that we know."""
-        return 2 * self.num_rounds * sum(self.expected_cell_s(cell) for cell in self.cells)
-
     def expected_cell_s(self, cell: Cell) -> float:
         """What one measurement of a cell takes, on a machine like the slowest that we know."""
         if cell.concurrency == 1:
@@ -63,15 +58,25 @@ def make_plan(
         temperatures: others than its own: greedy, and for the full plan 1 as well.
         num_rounds: others than its own: two, and five of the full plan.
     """
-    cells = tuple(
+    cells = make_cells(is_quick=is_quick, temperatures=temperatures)
+    if is_quick:
+        return Plan(cells, num_rounds or 2, num_answers=2, ramp_s=1.5, window_s=5.0, max_tokens=120)
+    return Plan(cells, num_rounds or 5, num_answers=3, ramp_s=3.0, window_s=20.0)
+
+
+def make_cells(*, is_quick: bool, temperatures: Sequence[float] = ()) -> tuple[Cell, ...]:
+    """Every workload, alone and loaded: greedy, and if it is not to be quick at temperature 1 too.
+
+    Args:
+        is_quick: whether it is.
+        temperatures: others than these.
+    """
+    return tuple(
         Cell(workload, concurrency, temperature)
         for temperature in temperatures or ((0.0,) if is_quick else (0.0, 1.0))
         for workload in WORKLOADS
         for concurrency in CONCURRENCIES
     )
-    if is_quick:
-        return Plan(cells, num_rounds or 2, num_answers=2, ramp_s=1.5, window_s=5.0, max_tokens=120)
-    return Plan(cells, num_rounds or 5, num_answers=3, ramp_s=3.0, window_s=20.0)
 
 
 def order(round_index: int) -> tuple[System, System]:

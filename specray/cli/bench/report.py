@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,13 +17,18 @@ _HEADINGS = ("workload", "at once", "temperature", "off tok/s", "specray tok/s",
 _GENERATION = {"family": "cpu family", "model": "model"}
 
 
-def collect_meta(words: Sequence[str]) -> dict[str, str]:
-    """Where, when, from which commit and by which words (after `specray`) it was measured."""
+def collect_meta(words: Sequence[str], program: str = "specray") -> dict[str, str]:
+    """Where, when, from which commit and by which command it was measured.
+
+    Args:
+        words: of the command, after the program.
+        program: what was run.
+    """
     return {
         "commit": _commit(),
         "machine": _machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["specray", *words]),
+        "command": f"{program} {shlex.join(words)}".rstrip(),
     }
 
 

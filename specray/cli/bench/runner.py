@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from specray.cli.bench.client import Endpoint, Request
-from specray.cli.bench.load import make_queues, measure_speed, run_workers
+from specray.cli.bench.load import measure_cell, run_workers
 from specray.cli.bench.plan import Cell, Plan, System, order
-from specray.cli.bench.workloads import WORKLOADS, load_prompts
+from specray.cli.bench.workloads import MIXED, load_prompts
 
 WARM_UP_CONCURRENCY = 8
 WARM_UP_TOKENS = 2
@@ -44,19 +44,13 @@ async def measure(endpoint: Endpoint, plan: Plan, tell: Callable[[str], None]) -
     """
     try:
         await endpoint.start()
-        prompts = {workload: load_prompts(workload) for workload in WORKLOADS}
-        await warm_up(endpoint, [prompt for some in prompts.values() for prompt in some])
+        await warm_up(endpoint, load_prompts(MIXED))
         rounds: list[Speeds] = [{} for _ in range(plan.num_rounds)]
         clock = asyncio.get_running_loop().time
         started = clock()
         for done, (index, cell, system) in enumerate(_measurements(plan), start=1):
             max_depth = 0 if system == "off" else None
-            first = plan.first_prompt(cell, index)
-            queues = make_queues(
-                *(cell, prompts[cell.workload], first, plan.max_tokens, max_depth),
-                ignore_eos=False,
-            )
-            speed = await measure_speed(endpoint, queues, plan)
+            speed = await measure_cell(endpoint, cell, plan, index, max_depth)
             rounds[index][cell, system] = speed
             left_s = (clock() - started) * (plan.num_measurements - done) / done
             tell(_progress(plan, index, cell, system, speed, left_s))

@@ -1,18 +1,16 @@
 """The systems that are compared: ours, vLLM's own methods, and Hugging Face's generate."""
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from typing import Any, Protocol
 
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.deployment import Deployment, Service, run_vllm
 from specray.cli.bench.hugging_face import run_generation
-from specray.cli.bench.load import make_queues, measure_speed
+from specray.cli.bench.load import make_queues, measure_cell
 from specray.cli.bench.plan import Cell, Plan
 from specray.cli.bench.results import Setting
 from specray.cli.bench.runner import warm_up
@@ -44,7 +42,7 @@ class System(Protocol):
     def start_s(self) -> float:
         """How long it takes to start, warm up and end, on the slowest machine we know."""
 
-    def can(self, cell: Cell) -> bool:
+    def can(self, cell: Cell, /) -> bool:
         """Whether it answers so many at once."""
 
     def measure(
@@ -65,9 +63,9 @@ class VllmSystem:
     layer: str = "HTTP, vLLM's own server"
     start_s: float = 40.0
 
-    def can(self, cell: Cell) -> bool:
+    def can(self, _cell: Cell) -> bool:
         """Any number."""
-        return cell.concurrency > 0
+        return True
 
     def measure(
         self, cells: Sequence[Cell], setting: Setting, plan: Plan, round_index: int, tell: Tell
@@ -94,20 +92,17 @@ class SpecraySystem:
     options: tuple[str, ...] = ()  # of `specray serve`
     start_s: float = 100.0
 
-    def can(self, cell: Cell) -> bool:
+    def can(self, _cell: Cell) -> bool:
         """Any number."""
-        return cell.concurrency > 0
+        return True
 
     def measure(
         self, cells: Sequence[Cell], setting: Setting, plan: Plan, round_index: int, tell: Tell
     ) -> Speeds:
         """Over HTTP."""
         del setting  # it chooses for itself
-        with tempfile.TemporaryDirectory(prefix="specray-bench-") as folder:
-            path = Path(folder) / "config.yaml"
-            service = Service(self.deployment, self.args, path, *self.options)
-            with service.run() as running:
-                return asyncio.run(measure_cells(running.url, cells, plan, round_index, tell))
+        with Service(self.deployment, self.args, *self.options).run() as running:
+            return asyncio.run(measure_cells(running.url, cells, plan, round_index, tell))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,6 @@ class GenerateSystem:
     needs_draft: bool = False
     layer: str = "in process"
     start_s: float = 30.0
-    command: list[str] = field(default_factory=list)  # what to run instead
 
     def can(self, cell: Cell) -> bool:
         """One."""
@@ -134,7 +128,7 @@ class GenerateSystem:
         target = self.deployment.target
         draft = self.deployment.draft if self.needs_draft else None
         speeds: Speeds = {}
-        with run_generation(self.method, target, draft, self.command or None) as generation:
+        with run_generation(self.method, target, draft) as generation:
             (queue,) = make_queues(
                 cells[0], load_prompts(MIXED), 0, _WARM_UP_TOKENS, ignore_eos=False
             )
@@ -181,10 +175,7 @@ async def measure_cells(
         if not is_warm:
             await warm_up(endpoint, load_prompts(MIXED))
         for cell in cells:
-            prompts = load_prompts(cell.workload)
-            first = plan.first_prompt(cell, round_index)
-            queues = make_queues(cell, prompts, first, plan.max_tokens, max_depth, ignore_eos=False)
-            speeds[cell] = await measure_speed(endpoint, queues, plan)
+            speeds[cell] = await measure_cell(endpoint, cell, plan, round_index, max_depth)
             tell(describe(cell, speeds[cell]))
     finally:
         await endpoint.close()

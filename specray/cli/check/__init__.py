@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 
 from specray.cli.output import say
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         changes = compare_files(args.served, args.config) if args.served else None
     if args.json:
         compared = {} if changes is None else {"changes": changes._asdict()}
-        say(json.dumps(report.as_dict() | compared, indent=2))
+        say(json.dumps(asdict(report) | compared, indent=2))
         return 0
     say(text(args.config, report))
     if changes is not None:

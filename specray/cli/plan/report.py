@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from specray.cli.output import columns
 from specray.cli.plan.scenario import Facts
 from specray.simulate.sizing import Advice, Outcome, Trial, capacity, speedup
 from specray.simulate.summary import Summary
@@ -18,7 +19,7 @@ def as_dict(
     """For JSON: everything, under where, when and by which words it was made."""
     return {
         "meta": meta,
-        "facts": facts.as_dict(),
+        "facts": asdict(facts),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "advice": [asdict(entry) for entry in advice],
     }
@@ -28,7 +29,7 @@ def text(
     facts: Facts, outcomes: Sequence[Outcome], advice: Sequence[Advice], tpot_ms: float | None
 ) -> str:
     """For reading: what was simulated, each trial, and what to do."""
-    parts = [_head(facts), _align(_rows(outcomes)), "what to do", _align(_advice(advice))]
+    parts = [_head(facts), columns(_rows(outcomes)), "what to do", columns(_advice(advice))]
     return "\n\n".join([*parts, _capacities(outcomes, tpot_ms)])
 
 
@@ -116,11 +117,3 @@ def _anywhere(trial: Trial) -> Trial:
 
 def _number(value: float | None, factor: float, digits: int) -> str:
     return "-" if value is None else f"{value * factor:.{digits}f}"
-
-
-def _align(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

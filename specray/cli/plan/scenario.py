@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -47,10 +47,6 @@ class Facts:
     max_depth: int
     seed: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class _Deployment:
@@ -59,7 +55,7 @@ class _Deployment:
     target: str
     hardware: str
     draft: str  # a model, or `prompt_lookup`
-    draft_hardware: str
+    draft_hardware: str  # empty: the target's
     gpus_per_draft: float
     policy: SpeculationPolicy
     options: Mapping[str, Any] = field(default_factory=dict)  # vLLM's, of the target
@@ -130,9 +126,7 @@ def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deplo
             raise InvalidConfigError(
                 f"--{missing[0]}: missing; give a config file, or --target, --draft and --hardware"
             )
-        found = _Deployment(
-            args.target, args.hardware, args.draft, args.hardware, 1.0, SpeculationPolicy()
-        )
+        found = _Deployment(args.target, args.hardware, args.draft, "", 0.0, SpeculationPolicy())
     named = {
         "target": args.target,
         "hardware": args.hardware,
@@ -142,8 +136,12 @@ def _with_options(found: _Deployment | None, args: argparse.Namespace) -> _Deplo
     found = replace(found, **{name: value for name, value in named.items() if value is not None})
     if args.tp is not None:
         found = replace(found, options={**found.options, "tensor_parallel_size": args.tp})
+    if not found.draft_hardware:
+        found = replace(found, draft_hardware=found.hardware)
     if args.draft == _PROMPT_LOOKUP:
         found = replace(found, gpus_per_draft=0.0)
+    elif found.draft != _PROMPT_LOOKUP and not found.gpus_per_draft:
+        found = replace(found, gpus_per_draft=1.0)  # of whose speed it is, wherever the file has it
     if args.max_depth is not None:
         found = replace(found, policy=replace(found.policy, max_depth=args.max_depth))
     if found.policy.max_depth == 0:
@@ -169,12 +167,11 @@ def _from_file(path: Path, draft: str | None) -> _Deployment:
 def _from_application(found: Application, args: AppArgs) -> _Deployment:
     pools = {pool.role: pool for pool in reversed(found.pools)}
     draft = pools.get("draft")
-    hardware = pools["target"].accelerator_type or ""
     return _Deployment(
         source_of(args.target) or args.target.model_id,
-        hardware,
+        pools["target"].accelerator_type or "",
         found.draft_model or _PROMPT_LOOKUP,
-        (draft.accelerator_type if draft else None) or hardware,
+        (draft.accelerator_type if draft else None) or "",
         draft.gpus if draft else 0.0,
         args.speculation.policy,
         args.target.engine_kwargs,

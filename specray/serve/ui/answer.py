@@ -5,8 +5,9 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
+from specray.config.base import Settings
 from specray.router.watch import SessionWatch
 from specray.target.names import DEPTH_ARG
 from specray.types import Accepted
@@ -16,10 +17,8 @@ _CLOSING_S = 0.5  # the router hears of a session's end about when the client do
 _PERIOD_S = 0.02
 
 
-class Question(BaseModel):
+class Question(Settings):
     """What the prompt box sends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: Annotated[str, Field(min_length=1)]
     model: str | None = None

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,13 +31,25 @@ def test_the_models_and_options_are_the_files(deployment: Deployment) -> None:
     assert deployment.environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
 
 
-def test_settings_are_merged_into_the_file(deployment: Deployment, tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
+def test_settings_are_merged_into_the_file_that_the_service_reads(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = {"draft": {"method": "model", "model": {"support": 8}}, "speculation": {"max_depth": 3}}
 
-    Service(deployment, args, path).write({"simulation": {"rtt_ms": 5.0}})
+    @contextmanager
+    def reader(command: list[str], _: object) -> Iterator[Path]:
+        yield next(Path(word) for word in command if word.endswith(".yaml"))
 
-    before, after = yaml.safe_load(HYBRID.read_text()), yaml.safe_load(path.read_text())
+    monkeypatch.setattr("specray.cli.bench.deployment.running", reader)
+    service = Service(deployment, args)
+    with service.run() as path:
+        started = yaml.safe_load(path.read_text())
+        service.write({"simulation": {"rtt_ms": 5.0}})
+        after = yaml.safe_load(path.read_text())
+
+    before = yaml.safe_load(HYBRID.read_text())
+    assert started["applications"][0]["deployments"] == before["applications"][0]["deployments"]
+    assert not path.parent.exists()
     app = after["applications"][0]
     assert app["args"]["draft"]["model"]["support"] == 8
     assert app["args"]["draft"]["model"]["model"] == "bundled:smollm2-135m-instruct-draft"

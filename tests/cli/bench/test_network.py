@@ -149,7 +149,7 @@ class FakeService:
 def services(monkeypatch: pytest.MonkeyPatch) -> list[FakeService]:
     made: list[FakeService] = []
 
-    def make(_deployment: object, args: object, _path: Path) -> FakeService:
+    def make(_deployment: object, args: object) -> FakeService:
         made.append(FakeService(args))
         return made[-1]
 

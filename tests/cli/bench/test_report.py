@@ -1,4 +1,5 @@
 import json
+import shlex
 from pathlib import Path
 
 from specray.cli.bench.plan import System, make_plan
@@ -25,6 +26,14 @@ def test_the_file_holds_meta_plan_and_rows(tmp_path: Path) -> None:
     assert content["plan"]["window_s"] == 5.0
     assert content["rows"][1]["system"] == "specray"
     assert content["rows"][1]["ratio_to_off"] == 2.346
+
+
+def test_a_command_can_be_given_to_a_shell_again() -> None:
+    words = ["--acceptance", "0.8, 0.7", "--load", "it's"]
+
+    assert shlex.split(collect_meta(words)["command"]) == ["specray", *words]
+    command = collect_meta(words, "python -m loadtest.any")["command"]
+    assert shlex.split(command) == ["python", "-m", "loadtest.any", *words]
 
 
 def test_the_table_shows_off_beside_on() -> None:

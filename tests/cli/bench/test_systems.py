@@ -2,12 +2,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from specray.cli.bench import systems
 from specray.cli.bench.client import Endpoint
+from specray.cli.bench.hugging_face import run_generation
 from specray.cli.bench.plan import Cell, Plan
 from specray.cli.bench.results import Setting
 from specray.cli.bench.systems import GenerateSystem, VllmSystem, measure_cells
@@ -108,13 +110,17 @@ for line in sys.stdin:
 """
 
 
-def test_generate_is_asked_for_whole_answers_one_at_a_time() -> None:
+def test_generate_is_asked_for_whole_answers_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Models:
         target, draft = "target", "draft"
 
     deployment: Any = Models()
     command = [sys.executable, "-c", GENERATE]
-    system = GenerateSystem("hf", "assisted", deployment, (Setting(2),), True, command=command)
+    run = partial(run_generation, command=command)
+    monkeypatch.setattr(systems, "run_generation", run)
+    system = GenerateSystem("hf", "assisted", deployment, (Setting(2),), needs_draft=True)
     lines: list[str] = []
 
     assert system.measure(CELLS[:1], Setting(3), PLAN, 0, lines.append) == {CELLS[0]: 3.0}

@@ -9,7 +9,7 @@ from specray.cli import USER_ERROR, main
 from specray.cli.bench.report import collect_meta
 from specray.cli.plan import add_arguments, plots, report
 from specray.cli.plan.scenario import Facts, make_scenario
-from specray.simulate.sizing import Outcome, Trial, advise
+from specray.simulate.sizing import Outcome, Scenario, Trial, advise
 from specray.simulate.summary import Percentiles, Summary
 
 LLAMA = ["--target", "meta-llama/Llama-3.3-70B-Instruct", "--hardware", "H100", "--tp", "4"]
@@ -153,11 +153,61 @@ def test_a_faulty_option_is_named(
     assert message in capsys.readouterr().err
 
 
-def num_kv_tokens(*words: str) -> int:
-    """The room of the KV cache that is simulated."""
+def scenario(*words: str) -> tuple[Scenario, Facts]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return make_scenario(parser.parse_args(words))[0].cluster.target.num_kv_tokens
+    return make_scenario(parser.parse_args(words))
+
+
+def num_kv_tokens(*words: str) -> int:
+    """The room of the KV cache that is simulated."""
+    return scenario(*words)[0].cluster.target.num_kv_tokens
+
+
+@pytest.mark.parametrize(
+    "words", [["llama70b-eagle3.yaml"], ["local.yaml", "--hardware", "L40S"]], ids=lambda w: w[0]
+)
+def test_a_draft_that_the_file_has_not_is_paid_for(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, *more = words
+
+    def cost(*price: str) -> float:
+        draft = ["--draft", LLAMA[-1], *price]
+        assert main(["plan", f"deployments/{file}", *more, *draft, *SMALL, "--json"]) == 0
+        outcomes = json.loads(capsys.readouterr().out)["outcomes"]
+        (found,) = (o for o in outcomes if o["trial"]["system"] == "specray")
+        return float(found["usd_per_million"])
+
+    assert cost("--draft-gpu-price", "30") > 1.5 * cost()
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        (["local-hybrid.yaml", "--hardware", "L40S"], 1.0),  # planned on a GPU, so paid as one
+        (["local.yaml", "--hardware", "L40S"], 0.0),
+        (["llama70b-3b.yaml", "--draft", "prompt_lookup"], 0.0),
+    ],
+)
+def test_a_draft_costs_the_gpu_that_it_is_simulated_on(words: list[str], gpus: float) -> None:
+    found, facts = scenario(f"deployments/{words[0]}", *words[1:])
+
+    assert found.gpus_per_draft == gpus
+    assert facts.draft_gpus.startswith("1 × ") == bool(gpus)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["local-hybrid.yaml"], ["llama70b-eagle3.yaml", "--draft", LLAMA[-1]]],
+    ids=lambda w: w[0],
+)
+def test_a_draft_s_gpu_is_the_target_s_where_nobody_names_it(words: list[str]) -> None:
+    file, *more = words
+
+    _, facts = scenario(f"deployments/{file}", *more, "--hardware", "H200")
+
+    assert facts.draft_gpus == "1 × H200"
 
 
 def test_short_requests_keep_all_in_layers_with_a_window_too(tmp_path: Path) -> None:

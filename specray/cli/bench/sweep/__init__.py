@@ -12,6 +12,7 @@ import sys
 
 import httpx
 
+from specray.cli import INTERRUPTED
 from specray.cli.bench.client import Endpoint
 from specray.cli.bench.report import collect_meta
 from specray.cli.bench.sweep.plan import SweepPlan, make_sweep, narrowed
@@ -24,7 +25,6 @@ from specray.cli.plot import check_format, require_matplotlib
 from specray.errors import InvalidConfigError
 
 _METRICS_TIMEOUT_S = 5.0
-INTERRUPTED = 130  # exit code, as the shell's
 
 
 def run_sweep(args: argparse.Namespace, config: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from specray.cli.bench.sweep.plan import SweepPlan
 from specray.cli.bench.sweep.runner import Cell
 from specray.cli.bench.sweep.stats import Comparison, Ratio, Row, compare, rows, verdicts
+from specray.cli.output import columns
 
 _HEADINGS = ("QPS", "system", "tok/s", "reader tok/s", "TTFT p50 ms", "p95", "p99")
 _MORE = ("TPOT p50 ms", "p95", "p99", "depth", "accepted")
@@ -35,9 +36,9 @@ def format_sweep(plan: SweepPlan, cells: Sequence[Cell]) -> str:
     ours = [_comparison(entry) for entry in compare(plan, cells)]
     heading = ("measure", "QPS", "to off", "best fixed", "to it")
     parts = [
-        _align([_HEADINGS + _MORE, *map(_line, rows(plan, cells))]),
+        columns([_HEADINGS + _MORE, *map(_line, rows(plan, cells))]),
         "ours, paired by round",
-        _align([heading, *ours]),
+        columns([heading, *ours]),
     ]
     parts += [
         f"{verdict.measure}: {verdict.to_best_single_depth:.3f} of the best single depth over the "
@@ -98,11 +99,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _align(lines: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in lines
-    )

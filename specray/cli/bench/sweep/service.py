@@ -13,9 +13,8 @@ import yaml
 from specray.cli.bench.service import Running, find_ready_url, running, serve_command
 from specray.cli.bench.sweep.plan import DEFAULT_NUM_SEQS, MAX_DEPTH, OURS, live_settings
 from specray.errors import InvalidConfigError, StartupError
-from specray.serve.config_file import load
+from specray.serve.config_file import BUILDER, load
 
-_BUILDER = "specray:build_app"
 _RELOADED = "reloaded"
 _RELOAD_TIMEOUT_S = 30.0
 _POLL_S = 0.1
@@ -80,14 +79,14 @@ def _read(config: str) -> dict[str, Any]:
         raise InvalidConfigError(f"--config: {config}: {error}") from None
     if not isinstance(content, dict) or not _ours(content):
         raise InvalidConfigError(
-            f"--config: {config}: has no application whose import_path is {_BUILDER}"
+            f"--config: {config}: has no application whose import_path is {BUILDER}"
         )
     return content
 
 
 def _ours(content: dict[str, Any]) -> list[dict[str, Any]]:
     apps = content.get("applications") or ()
-    return [app for app in apps if isinstance(app, dict) and app.get("import_path") == _BUILDER]
+    return [app for app in apps if isinstance(app, dict) and app.get("import_path") == BUILDER]
 
 
 def _become(content: dict[str, Any], system: str) -> None:
