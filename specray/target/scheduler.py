@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.config import VllmConfig
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
@@ -147,7 +148,8 @@ class SpeculativeScheduler(Scheduler):
         """Plan a step that verifies what has been proposed."""
         if not self._is_settled:
             self._is_settled = True
-            threads.clear_the_models_core(free={self._server.thread_id})
+            if current_platform.is_cpu():
+                threads.clear_the_models_core(free={self._server.thread_id})
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.
