@@ -182,9 +182,7 @@ class Engine:
     def _book(self, load: StepLoad, lengths: dict[int, int], num_committed: int) -> None:
         seconds = STEP_S + TOKEN_S * load.num_tokens
         self._now += seconds
-        self._speculation.observe_step(
-            load, load.num_requests, num_committed, seconds, is_decode_only=True
-        )
+        self._speculation.observe_step(load, load.num_requests, num_committed, seconds)
         self._speculation.commit(lengths, 0)
 
     def _open(self, number: int) -> Session:

@@ -1,6 +1,7 @@
 """What a vLLM request means for speculation."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from vllm.sampling_params import SamplingParams, SamplingType
 from vllm.v1.request import Request
@@ -28,17 +29,17 @@ class Names(NamedTuple):
     traceparent: str  # of the router's span
 
 
-class Routers(Protocol):
-    """Those whose streams are up."""
-
-    def choose(self) -> str:
-        """One of them, each in turn; empty if there is none."""
-
-
 def session(
-    request: Request, session_id: int, max_model_len: int, routers: Routers
+    request: Request, session_id: int, max_model_len: int, choose_router: Callable[[], str]
 ) -> Session | None:
-    """A session for the request, or None if it must decode plainly."""
+    """A session for the request, or None if it must decode plainly.
+
+    Args:
+        request: as vLLM has it.
+        session_id: its number.
+        max_model_len: tokens of prompt and answer, at most.
+        choose_router: one for a request that came through none; empty if there is none.
+    """
     params = request.sampling_params
     if params is None or not request.prompt_token_ids or request.mm_features:
         return None  # pooling, embeddings or images as the prompt: nothing a draft can read
@@ -53,7 +54,7 @@ def session(
         return None
     return Session(
         session_id,
-        routers.choose() if router == ANY_ROUTER else router,
+        choose_router() if router == ANY_ROUTER else router,
         request.all_token_ids,
         request.num_prompt_tokens,
         min(request.num_prompt_tokens + request.max_tokens, max_model_len),

@@ -219,7 +219,7 @@ class Speculation:
             depths = self._planner.with_probes(offers, depths)
         return depths
 
-    def begin_step(self, session_ids: Collection[int], behind: Collection[int] = ()) -> int:
+    def begin_step(self, session_ids: Collection[int], behind: Collection[int]) -> int:
         """See `EngineDrafts.begin_step`."""
         sessions = [self._sessions[i] for i in session_ids if i in self._sessions]
         return self.engine.begin_step(sessions, behind)
@@ -272,7 +272,6 @@ class Speculation:
         num_committed: int,
         step_s: float,
         *,
-        is_decode_only: bool,
         drafting_s: float = 0.0,
     ) -> None:
         """Note a finished step.
@@ -282,16 +281,15 @@ class Speculation:
             num_grown: Requests that got a token.
             num_committed: Tokens that they got.
             step_s: How long it took.
-            is_decode_only: Whether it held no prefill.
             drafting_s: How much of its time vLLM's own drafter took.
         """
         stats = self._counters.stats
         stats.num_steps += 1
         stats.num_request_steps += num_grown
         stats.num_committed += num_committed
-        if is_decode_only:
+        if load.is_decode_only:
             stats.step_time.observe(step_s)
-        self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
+        self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=load.is_decode_only)
         self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
 
     def commit(
@@ -371,7 +369,7 @@ class Speculation:
 
     def _advance(self, session: Session, length_before: int) -> None:
         added = tuple(session.token_ids[length_before:])
-        self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
+        self._buffer.advance(session.session_id, added)
         session.is_due = session.is_awaited = False
 
     def _note_due(self, num_due: int, num_there: int) -> None:

@@ -22,18 +22,12 @@ def request(
     return Request("id", prompt or [5, 6, 7], SamplingParams(**params), None)
 
 
-class Routers:
-    """Chooses the next of them, once each."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = list(names)
-
-    def choose(self) -> str:
-        return self._names.pop(0)
+def nobody() -> str:
+    raise AssertionError("the request names its router")
 
 
 def session(*args: Any, **params: Any) -> Session | None:
-    return requests.session(request(*args, **params), 1, MAX_MODEL_LEN, Routers())
+    return requests.session(request(*args, **params), 1, MAX_MODEL_LEN, nobody)
 
 
 def made(*args: Any, **params: Any) -> Session:
@@ -70,12 +64,12 @@ def test_an_answer_is_not_shared_whose_random_numbers_may_come_again(
 def test_a_request_whose_prompt_comes_in_parts_is_decoded_plainly() -> None:
     streamed = request(**GREEDY)
     streamed.resumable = True
-    assert requests.session(streamed, 1, MAX_MODEL_LEN, Routers()) is None
+    assert requests.session(streamed, 1, MAX_MODEL_LEN, nobody) is None
 
 
 def test_a_session_sees_the_tokens_that_are_added_later() -> None:
     engines = request()
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers())
+    result = requests.session(engines, 1, MAX_MODEL_LEN, nobody)
     assert result is not None
     engines.append_output_token_ids([8, 9])
 
@@ -99,7 +93,7 @@ def test_no_step_reaches_from_where_an_answer_may_not_end_to_where_it_may(
 ) -> None:
     """vLLM forbids the end behind the last draft token by the length before the step."""
     engines = request(min_tokens=10)
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers())
+    result = requests.session(engines, 1, MAX_MODEL_LEN, nobody)
     assert result is not None
     engines.append_output_token_ids([8] * num_written)
 
@@ -138,7 +132,7 @@ def test_without_a_depth_or_a_router_it_decodes_plainly(args: dict[str, Any]) ->
 def test_the_target_chooses_a_router_for_one_that_is_any_routers() -> None:
     engines = request({"specray_router": ANY_ROUTER})
 
-    result = requests.session(engines, 1, MAX_MODEL_LEN, Routers("r7"))
+    result = requests.session(engines, 1, MAX_MODEL_LEN, lambda: "r7")
 
     assert result is not None
     assert result.router == "r7"
@@ -163,9 +157,9 @@ def test_pooling_and_embedded_prompts_decode_plainly() -> None:
     empty = request()
     empty.prompt_token_ids = []
 
-    assert [
-        requests.session(r, 1, MAX_MODEL_LEN, Routers()) for r in (pooling, embedded, empty)
-    ] == [None] * 3
+    assert [requests.session(r, 1, MAX_MODEL_LEN, nobody) for r in (pooling, embedded, empty)] == [
+        None
+    ] * 3
 
 
 def test_a_grammar_forbids_the_use_of_distributions() -> None:

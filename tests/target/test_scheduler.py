@@ -82,9 +82,7 @@ def test_commits_ask_for_what_the_step_that_comes_has_room_for(
     scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
     scheduler._planner, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
     scheduler._timeline, scheduler._journal = RecordedTimeline(), Mock(is_on=False)
-    scheduler._step = SimpleNamespace(
-        started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500), is_decode_only=False
-    )
+    scheduler._step = SimpleNamespace(started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500))
     scheduler._session_ids, scheduler._draftless = {"a": 1}, set()
     scheduler.requests, scheduler.running, scheduler.waiting = {"a": decoding}, [decoding], ()
     scheduler._is_queue_stuck, scheduler.block_size = False, 16
