@@ -224,13 +224,6 @@ class Speculation:
         sessions = [self._sessions[i] for i in session_ids if i in self._sessions]
         return self.engine.begin_step(sessions, behind)
 
-    def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
-        """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
-        for session_id, token_ids in drafted.items():
-            session = self._sessions.get(session_id)
-            if session is not None:
-                self.engine.note(session, token_ids)
-
     # After a step.
 
     def observe_verification(
@@ -347,6 +340,13 @@ class Speculation:
             is_awaited = session.is_awaited or not self._patience.has_left_for(session)
             self._telling.commit(session, is_awaited=is_awaited)
         self.flush()
+
+    def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
+        """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
+        for session_id, token_ids in drafted.items():
+            session = self._sessions.get(session_id)
+            if session is not None:
+                self.engine.note(session, token_ids)
 
     def _choose_awaited(self, sessions: Sequence[Session], num_others: int) -> None:
         """Decide which proposals the coming step is to be held back for; their drafts are told.
