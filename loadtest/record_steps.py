@@ -61,7 +61,7 @@ class RecordingScheduler(SpeculativeScheduler):
     def update_from_output(self, *args: Any) -> Any:
         step = self._step
         seconds = time.monotonic() - step.started
-        line = [*step.load, round(seconds, 6), int(step.is_decode_only)]
+        line = [*step.load, round(seconds, 6), int(step.load.is_decode_only)]
         with self._steps_file.open("a") as steps:
             steps.write(json.dumps(line) + "\n")
         return super().update_from_output(*args)

@@ -83,7 +83,7 @@ class Streams:
 
     policy = SpeculationPolicy(max_depth=DEPTH, max_wait_ms=10.0)
 
-    def choose(self) -> str:
+    def choose_router(self) -> str:
         return ROUTER
 
     def is_connected(self, router: str) -> bool:
@@ -185,9 +185,7 @@ class Engine:
     def _book(self, load: StepLoad, lengths: dict[int, int], num_committed: int) -> None:
         seconds = STEP_S + TOKEN_S * load.num_tokens
         self._now += seconds
-        self._speculation.observe_step(
-            load, load.num_requests, num_committed, seconds, is_decode_only=True
-        )
+        self._speculation.observe_step(load, load.num_requests, num_committed, seconds)
         self._speculation.commit(lengths, 0)
 
     def _open(self, number: int) -> Session:

@@ -6,7 +6,7 @@ _PRIOR_STRENGTH = 6.0  # tokens' worth of evidence that the source's rate counts
 _REQUEST_FORGETTING = 0.97  # per verified token of the request: its text changes as it goes
 _SOURCE_FORGETTING = 0.999  # per verified token of the source
 _SOURCE_START = 20.0  # tokens' worth of evidence that a source begins with
-_INITIAL_RATE = 0.6  # tried at first; a source that is worse shows it within a few steps
+INITIAL_RATE = 0.6  # tried at first; a source that is worse shows it within a few steps
 
 
 class AcceptanceRate:
@@ -55,16 +55,13 @@ def source_acceptance() -> AcceptanceRate:
 
     It has no prior of its own but a start, which fades like what follows.
     """
-    start = _INITIAL_RATE * _SOURCE_START, _SOURCE_START
+    start = INITIAL_RATE * _SOURCE_START, _SOURCE_START
     return AcceptanceRate(_SOURCE_FORGETTING, prior_strength=0.0, seen=start)
 
 
 def request_acceptance() -> AcceptanceRate:
     """The rate of one request."""
     return AcceptanceRate(_REQUEST_FORGETTING)
-
-
-INITIAL_RATE = _INITIAL_RATE
 
 
 def expected_length(rates: Iterable[float]) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from specray.control.pool_model import DraftCosts, waited_share
+from specray.control.pool_model import DraftCosts, mean, waited_share
 from specray.control.pools import Decision
 from specray.control.reports import DraftReport, TargetReport
 
@@ -28,7 +28,7 @@ def depth_ceiling(
     chooses below it, token by token.
     """
     seen = [target for target in targets if target.survivals and target.depth >= _ENOUGH]
-    length = _mean([draft.tokens_per_answer for draft in drafts if draft.tokens_per_answer])
+    length = mean([draft.tokens_per_answer for draft in drafts if draft.tokens_per_answer])
     if not seen or not length:
         return Decision("depth ceiling", most, before, "nothing is known of deep tokens yet")
     values = [
@@ -39,9 +39,9 @@ def depth_ceiling(
     value = before if values[best - 1] <= _LEAST_GAIN * values[before - 1] else best
     inputs = (
         ("tokens_per_answer", length),
-        ("answer_s", costs.batch_s(_mean([t.num_running for t in seen]) / len(drafts))),
-        ("waited_share", _mean([waited_share(target) for target in seen])),
-        ("survival_at_1", _mean([target.survivals[0] for target in seen])),
+        ("answer_s", costs.batch_s(mean([t.num_running for t in seen]) / len(drafts))),
+        ("waited_share", mean([waited_share(target) for target in seen])),
+        ("survival_at_1", mean([target.survivals[0] for target in seen])),
         ("gain_over_most", values[value - 1] / values[-1]),
     )
     return Decision("depth ceiling", value, before, _why(values, best, value), inputs)
@@ -87,7 +87,3 @@ def _survivals(known: Sequence[float], depth: int) -> list[float]:
     while len(survivals) < depth:
         survivals.append(survivals[-1] * rate)
     return survivals
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

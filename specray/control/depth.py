@@ -110,5 +110,6 @@ def uniform_plan(depth: int, chains: Chains, batch: Batch, step_time: StepTime) 
     gains = float(chains.survivals[places < depths[:, None]].sum())
     num_drafts = np.arange(depths.sum() + 1, dtype=np.float64)
     seconds = step_time.predict(batch.load, num_drafts)
-    step_s, plain_s = float(seconds[-1]) + batch.wait_s, float(seconds[0])
+    plain_s = float(seconds[0]) - batch.sunk_s
+    step_s = float(seconds[-1]) + batch.wait_s - batch.sunk_s
     return DepthPlan(tuple(depths.tolist()), batch.num_sure + gains, step_s, plain_s)

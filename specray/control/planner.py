@@ -134,11 +134,11 @@ class Planner:
         else:  # as if drafts worked beside it, so that all that is learnt is alike
             factor = 1.0 if is_drafting else self._slowdown.factor
             self._lessons.note_step(load, factor * seconds)
-            if load.num_prefill_tokens == 0:
+            if load.is_decode_only:
                 is_plain = load.num_tokens <= load.num_requests
                 self._plain_turns.observe(load.num_requests, is_plain=is_plain)
         self._load, self._step_s = load, seconds
-        if load.num_prefill_tokens == 0:
+        if load.is_decode_only:
             self._decode_s = seconds
 
     def observe_turnaround(

@@ -51,6 +51,11 @@ def waited_share(target: TargetReport) -> float:
     return 1.0 - target.hit_rate if target.asked_per_s >= ENOUGH else 1.0
 
 
+def mean(values: Sequence[float]) -> float:
+    """Of a report's figures over a pool; 0 of none."""
+    return sum(values) / len(values) if values else 0.0
+
+
 def gains(
     targets: Sequence[TargetReport],
     costs: DraftCosts,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specray.config import ObjectiveConfig
-from specray.control.pool_model import DraftCosts, gains, waited_share
+from specray.control.pool_model import DraftCosts, gains, mean, waited_share
 from specray.control.reports import TargetReport
 
 _TO_ADD, _TO_KEEP = 1.25, 0.6  # times its cost that a draft must bring
@@ -52,14 +52,13 @@ def wanted_drafts(
     factors = [gains(targets, costs, n, max_wait_s) for n in choices]
     goodputs = [sum(each) for each in factors]
     allowed = max(most, num_drafts) + 1  # a further one is only told of, in the reason
-    # Drafts play no part in the time to the first token.
-    if objective.goal == "throughput" or (objective.goal == "slo" and objective.tpot_ms is None):
-        wanted = _cheapest(goodputs[:allowed], num_drafts, objective.draft_cost)
-    elif objective.tpot_ms is not None:
+    if objective.tpot_ms is not None:
         limit_s = objective.tpot_ms / 1e3
         wanted = _least_in_time(targets, factors[:allowed], num_drafts, limit_s)
-    else:
+    elif objective.goal == "latency":
         wanted = _as_good_as_more(goodputs[:allowed], num_drafts)
+    else:  # drafts play no part in the time to the first token
+        wanted = _cheapest(goodputs[:allowed], num_drafts, objective.draft_cost)
     inputs = (
         *_demand(targets, costs, num_drafts),
         ("goodput_now", goodputs[num_drafts]),
@@ -78,11 +77,11 @@ def _demand(
     return (
         ("targets", float(len(targets))),
         ("requests", sum(requests)),
-        ("gain_if_instant", _mean([t.gain for t in targets if t.gain])),
-        ("waited_share", _mean([waited_share(t) for t in targets])),
-        ("late_or_missed", _mean([t.late_rate + t.miss_rate for t in targets])),
-        ("wait_share", _mean([t.wait_share for t in targets])),
-        ("answer_s", costs.batch_s(_mean(requests) / max(1, num_drafts))),
+        ("gain_if_instant", mean([t.gain for t in targets if t.gain])),
+        ("waited_share", mean([waited_share(t) for t in targets])),
+        ("late_or_missed", mean([t.late_rate + t.miss_rate for t in targets])),
+        ("wait_share", mean([t.wait_share for t in targets])),
+        ("answer_s", costs.batch_s(mean(requests) / max(1, num_drafts))),
     )
 
 
@@ -157,7 +156,7 @@ def wanted_targets(
     places = sum(report.max_running for report in reports)
     pressures = {
         "places": (running + waiting) / max(1, places) / _FULL[objective.goal],
-        "KV cache": _mean([report.kv_usage for report in reports]) / _KV_FULL,
+        "KV cache": mean([report.kv_usage for report in reports]) / _KV_FULL,
         # A replica more does not help requests that have one to themselves.
         "time to first token": (
             _over(reports, "ttft_s", objective.ttft_ms) if running + waiting > now else 0.0
@@ -175,9 +174,9 @@ def wanted_targets(
         ("requests", running),
         ("waiting", waiting),
         ("places", float(places)),
-        ("kv_usage", _mean([report.kv_usage for report in reports])),
-        ("ttft_s", _mean([report.ttft_s for report in reports if report.ttft_s is not None])),
-        ("tpot_s", _mean([report.tpot_s for report in reports if report.tpot_s is not None])),
+        ("kv_usage", mean([report.kv_usage for report in reports])),
+        ("ttft_s", mean([report.ttft_s for report in reports if report.ttft_s is not None])),
+        ("tpot_s", mean([report.tpot_s for report in reports if report.tpot_s is not None])),
         ("demand", demand),
     )
     reason = f"{cause} at {pressure:.0%} of the limit" if pressure else "no requests"
@@ -187,8 +186,4 @@ def wanted_targets(
 def _over(reports: Sequence[TargetReport], name: str, limit_ms: float | None) -> float:
     """A mean time over its limit; 0 where there is none of either."""
     times = [seconds for report in reports if (seconds := getattr(report, name)) is not None]
-    return _mean(times) / (limit_ms / 1e3) if limit_ms is not None else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return mean(times) / (limit_ms / 1e3) if limit_ms is not None else 0.0

@@ -24,6 +24,11 @@ class StepLoad(NamedTuple):
     num_sampled: int = 0  # of its tokens, those after which one is drawn and not just the likeliest
     num_prefill_tokens: int = 0  # of its tokens, those of prompts
 
+    @property
+    def is_decode_only(self) -> bool:
+        """Whether the step computes something, and nothing of a prompt."""
+        return self.num_tokens > 0 and self.num_prefill_tokens == 0
+
 
 class StepTime(Protocol):
     """Predicts steps."""

@@ -58,10 +58,14 @@ class StepTimeFile:
         self._writer.start()
 
     def save(self, model: StepTimeModel) -> None:
-        """Write the file now, in one piece; a disk that refuses costs a warning."""
+        """Write the file now, in one piece; a disk that refuses costs a warning.
+
+        Not of a model that knows nothing: the next start could make nothing of it.
+        """
         if self._writer is not None:
             self._writer.join()
-        self._write(self._text(model))
+        if not model.is_blank:
+            self._write(self._text(model))
 
     def _text(self, model: StepTimeModel) -> str:
         return json.dumps({"key": self._key, "model": model.state()})

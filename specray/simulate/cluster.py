@@ -1,5 +1,6 @@
 """M targets and N drafts under a stream of requests."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from specray.simulate.draft import Draft, DraftSettings
+from specray.simulate.draft import Draft, DraftSettings, QueueWait, Work
 from specray.simulate.network import Network, NetworkSettings
 from specray.simulate.pools import DraftPool, PoolSettings, Size
 from specray.simulate.requests import Request
@@ -29,9 +30,17 @@ class ClusterSettings:
 class DraftReport(NamedTuple):
     """What one draft did."""
 
-    busy_s: float
+    work: tuple[Work, ...]
     num_drafted: int
-    queue_s: tuple[float, ...]  # of each proposal that was asked for: until it was begun
+    waits: tuple[QueueWait, ...]  # of all proposals that were asked for and begun
+
+    def busy_s(self, from_s: float = 0.0, until_s: float = math.inf) -> float:
+        """How much of a time it worked."""
+        return sum(work.seconds_within(from_s, until_s) for work in self.work)
+
+    def queue_s(self, from_s: float = 0.0, until_s: float = math.inf) -> list[float]:
+        """How long each proposal that was begun in a time had been waited for."""
+        return [wait.seconds for wait in self.waits if from_s <= wait.ended_s <= until_s]
 
 
 class Run(NamedTuple):
@@ -88,7 +97,7 @@ def simulate(
         float(env.now) if until_s is not None else _last_end(targets),
         tuple(requests),
         tuple(tuple(target.steps) for target in targets),
-        tuple(DraftReport(d.busy_s, d.num_drafted, tuple(d.queue_s)) for d in pool.drafts),
+        tuple(DraftReport(tuple(d.work), d.num_drafted, tuple(d.waits)) for d in pool.drafts),
         tuple(pool.sizes),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -40,6 +40,24 @@ class DraftSettings:
         return self.source == "prompt_lookup"
 
 
+class Work(NamedTuple):
+    """A piece of work without a break."""
+
+    began_s: float
+    seconds: float
+
+    def seconds_within(self, from_s: float, until_s: float) -> float:
+        """How much of it falls into a time."""
+        return max(0.0, min(self.began_s + self.seconds, until_s) - max(self.began_s, from_s))
+
+
+class QueueWait(NamedTuple):
+    """Of a commit."""
+
+    ended_s: float  # when its proposal was begun
+    seconds: float
+
+
 @dataclass(slots=True)
 class _Session:
     relay_id: int
@@ -70,9 +88,9 @@ class Draft:
         send: Callable[[str, ProposalFrame], None],
         seed: int,
     ) -> None:
-        self.busy_s = 0.0
+        self.work: list[Work] = []
         self.num_drafted = 0  # tokens, without those drafted ahead
-        self.queue_s: list[float] = []  # of each commit: until its proposal was begun
+        self.waits: list[QueueWait] = []
         self.stats = EngineStats()  # what a service's draft would count, as far as it is reported
         self._cost = BatchCost()
         self._env = env
@@ -155,7 +173,8 @@ class Draft:
     def _answer(self, sessions: list[_Session]) -> Process:
         asked = [(s, s.commit) for s in sessions if s.commit is not None]
         for _, commit in asked:
-            self.queue_s.append(self._env.now - commit.sent_at_ns / _NS)
+            waited_s = self._env.now - commit.sent_at_ns / _NS
+            self.waits.append(QueueWait(self._env.now, waited_s))
         most = self._answer_depth([session for session, _ in asked])
         depths = [s.request.num_proposed(s.length, min(most, c.depth)) for s, c in asked]
         lengths = [s.length for s, _ in asked]
@@ -280,8 +299,8 @@ class Draft:
         session.num_to_prefill = max(0, session.num_to_prefill - piece)
 
     def _work_for(self, seconds: float) -> Process:
-        self.busy_s += seconds
-        self.stats.busy_s = self.busy_s
+        self.work.append(Work(self._env.now, seconds))
+        self.stats.busy_s += seconds
         yield self._env.timeout(seconds)
 
 

@@ -77,7 +77,7 @@ class TargetStreams:
         self._target = target
         self._lost: list[int] = []
 
-    def choose(self) -> str:
+    def choose_router(self) -> str:
         """Nobody comes past the routers."""
         return ""
 

@@ -69,7 +69,7 @@ def summarise(run: Run, from_s: float = 0.0, until_s: float | None = None) -> Su
     num_decoded = sum(step.num_requests for step in steps)
     num_proposed, num_accepted = _sum(steps, "num_proposed"), _sum(steps, "num_accepted")
     tpots = [tpot for request in ended if (tpot := _tpot_s(request)) is not None]
-    target_s, draft_s = length_s * len(run.steps), run.ended_s * max(1, len(run.drafts))
+    target_s, draft_s = length_s * len(run.steps), length_s * max(1, len(run.drafts))
     return Summary(
         num_arrived=len(came),
         num_requests=len(ended),
@@ -85,8 +85,8 @@ def summarise(run: Run, from_s: float = 0.0, until_s: float | None = None) -> Su
         / max(1e-9, _sum(steps, "seconds")),
         target_busy=_sum(steps, "seconds") / target_s,
         waited=_sum(steps, "waited_s") / target_s,
-        draft_busy=sum(draft.busy_s for draft in run.drafts) / draft_s,
-        draft_queue_s=percentiles(s for draft in run.drafts for s in draft.queue_s),
+        draft_busy=sum(draft.busy_s(from_s, until_s) for draft in run.drafts) / draft_s,
+        draft_queue_s=percentiles(s for d in run.drafts for s in d.queue_s(from_s, until_s)),
     )
 
 

@@ -67,7 +67,6 @@ class Target:
     def __init__(
         self, env: simpy.Environment, name: str, settings: TargetSettings, network: Network
     ) -> None:
-        self.name = name
         self.steps: list[Step] = []
         self._env = env
         self._settings = settings
@@ -80,7 +79,7 @@ class Target:
         self._streams = TargetStreams(network, name, policy)
         planner = Planner(settings.policy.depth_rule, roofline=settings.prior)
         self._speculation = Speculation(self._buffer, self._streams, clock, planner)
-        self._meter = LoadMeter(self._speculation, self._queues, clock)
+        self._meter = LoadMeter(self._speculation.stats, self._queues, clock)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._finished: dict[int, simpy.Event] = {}
@@ -239,7 +238,8 @@ class Target:
         lengths = {request.number: request.num_tokens for request in planned.ran}
         num_proposed = num_accepted = 0
         for request in planned.ran:
-            if not self._advance_prefill(request, planned.pieces):
+            request.num_prefilled += planned.pieces.get(request.number, 0)
+            if not request.is_prefilled:
                 continue
             accepted = 0
             if proposal := planned.proposals.get(request.number):
@@ -271,11 +271,6 @@ class Target:
             )
         )
 
-    def _advance_prefill(self, request: Request, pieces: Mapping[int, int]) -> bool:
-        """Whether the request gets a token from the step."""
-        request.num_prefilled += pieces.get(request.number, 0)
-        return request.is_prefilled
-
     def _speculate_on(
         self,
         planned: "_Planned",
@@ -287,9 +282,7 @@ class Target:
         for request in grown:
             if request.is_finished:
                 self._speculation.close(request.number)
-        self._speculation.observe_step(
-            planned.load, len(grown), num_committed, seconds, is_decode_only=not planned.pieces
-        )
+        self._speculation.observe_step(planned.load, len(grown), num_committed, seconds)
         self._speculation.expect(self._surroundings())
         growing = [request.number for request in grown if not request.is_finished]
         may_wait = all(request.is_prefilled for request in self._running)

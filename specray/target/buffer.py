@@ -101,31 +101,21 @@ class ProposalBuffer:
         with self._lock:
             self._sessions[session_id] = _Session(router, position, last_token_id, (last_token_id,))
 
-    def advance(
-        self, session_id: int, position: int, last_token_id: int, added: Sequence[int] = ()
-    ) -> None:
-        """Follow a session to a new length; unknown ones are ignored.
-
-        Args:
-            session_id: who has grown.
-            position: its length.
-            last_token_id: its last token.
-            added: its tokens since the call before; without, nothing overtaken is of use.
-        """
+    def advance(self, session_id: int, added: Sequence[int]) -> None:
+        """Follow a session that has grown by some tokens; unknown ones are ignored."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
                 return
-            if position != session.position:
-                session.previous_position = session.position
             session.is_lost = False
-            session.position, session.last_token_id = position, last_token_id
-            recent = (*session.recent, *added) if added else (last_token_id,)
-            session.recent = recent[-self.max_depth - 2 :]
+            session.previous_position = session.position
+            session.position += len(added)
+            session.last_token_id = added[-1]
+            session.recent = (*session.recent, *added)[-self.max_depth - 2 :]
             arrivals, session.arrivals = session.arrivals, {}
             taken, session.taken = session.taken, None
             for key, arrival in arrivals.items():
-                if key[0] >= position:
+                if key[0] >= session.position:
                     session.arrivals[key] = arrival
             for arrival in (*arrivals.values(), *([taken] if taken else ())):
                 self._keep_rest(session, arrival.proposal, arrival.at)
@@ -257,14 +247,13 @@ class ProposalBuffer:
             heard, self._heard = self._heard, set()
             return heard
 
-    def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
-        """Block until every session has its proposal, or the deadline on the clock passes."""
+    def wait_for(self, session_ids: Collection[int], deadline: float) -> None:
+        """Block until every session is settled, or the deadline on the clock passes."""
         with self._lock:
             while not all(self._is_ready(session_id) for session_id in session_ids):
                 left_s = deadline - self._clock()
                 if left_s <= 0 or not self._changed.wait(left_s):
-                    return all(self._is_ready(session_id) for session_id in session_ids)
-            return True
+                    return
 
     def _is_ready(self, session_id: int) -> bool:
         session = self._sessions.get(session_id)

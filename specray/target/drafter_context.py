@@ -29,9 +29,18 @@ class _Part(NamedTuple):
 class DrafterContext:
     """Follows the engine's steps; one of a drafter without context has never missed anything."""
 
-    def __init__(self, block_size: int, *, is_kept: bool) -> None:
-        """Takes the tokens of a block, and whether the drafter keeps a context."""
+    def __init__(
+        self, block_size: int, block_ids_of: Callable[[str], BlockIds], *, is_kept: bool
+    ) -> None:
+        """Takes the engine's cache, and whether the drafter keeps a context.
+
+        Args:
+            block_size: Tokens of a block.
+            block_ids_of: All blocks that a request has.
+            is_kept: Whether the drafter keeps keys and values of its own.
+        """
         self._block_size = block_size
+        self._block_ids_of = block_ids_of
         self._is_kept = is_kept
         self._behind: set[str] = set()  # requests
         self._blank: set[int] = set()  # blocks
@@ -65,27 +74,15 @@ class DrafterContext:
                 found |= blank
         return found if self._is_able else set()
 
-    def note(
-        self,
-        output: SchedulerOutput,
-        block_ids_of: Callable[[str], BlockIds],
-        *,
-        is_drafting: bool,
-    ) -> None:
-        """A step runs, or has run, with the drafter behind it or without.
-
-        Args:
-            output: The step.
-            block_ids_of: All blocks of a request.
-            is_drafting: Whether the drafter reads the step's tokens.
-        """
+    def note(self, output: SchedulerOutput, *, is_drafting: bool) -> None:
+        """A step runs, or has run; the drafter reads its tokens, or does not."""
         if not self._is_kept:
             return
         for part in _parts(output):
             blocks = part.new_block_ids
             if not is_drafting and part.request_id not in self._behind:
                 self._behind.add(part.request_id)
-                blocks = block_ids_of(part.request_id)
+                blocks = self._block_ids_of(part.request_id)
             elif not part.is_beginning:
                 self._mark(part.request_id, chain.from_iterable(blocks))
                 continue
@@ -96,11 +93,9 @@ class DrafterContext:
         """The drafter has run."""
         self._is_able = True
 
-    def note_failure(
-        self, output: SchedulerOutput, block_ids_of: Callable[[str], BlockIds]
-    ) -> None:
+    def note_failure(self, output: SchedulerOutput) -> None:
         """The drafter was to run behind a step and could not, as a request is too long for it."""
-        self.note(output, block_ids_of, is_drafting=False)
+        self.note(output, is_drafting=False)
         self._is_able = False
 
     def forget(self, request_id: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from specray.target.service import StatsSource
 from specray.wire.stats import EngineLoad, TargetStats
 
 
@@ -23,15 +22,15 @@ class LoadMeter:
 
     def __init__(
         self,
-        source: StatsSource,
+        source: Callable[[], TargetStats],
         queues: Callable[[], Queues],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes whose counters to complete.
 
         Args:
-            source: who counts the speculation.
-            queues: the engine's requests; asked on the stream server's thread.
+            source: a snapshot of the speculation's; on the stream server's thread, like `queues`.
+            queues: the engine's requests.
             clock: seconds.
         """
         self._source = source
@@ -74,7 +73,7 @@ class LoadMeter:
 
     def stats(self) -> TargetStats:
         """All counters; called on the stream server's thread."""
-        stats = self._source.stats()
+        stats = self._source()
         stats.load = replace(
             self._load,
             **self._queues()._asdict(),

@@ -279,10 +279,10 @@ class Patience:
     ) -> None:
         """A wait has ended, in vain for the silent among the awaited."""
         self._seen.refusal_rate -= _GAIN * self._seen.refusal_rate
-        if not silent:
-            self._seen.num_refusals, self._seen.trial_pause = 0, _FIRST_TRIAL
         if silent:
             self._take_longer(awaited, deadline)
+        else:
+            self._seen.num_refusals, self._seen.trial_pause = 0, _FIRST_TRIAL
         for session in silent:
             session.num_silent += 1
         silent_ids = {session.session_id for session in silent}

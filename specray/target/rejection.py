@@ -70,9 +70,8 @@ def rejection_sample(
         len(draft_token_ids), num_draft_tokens, generators, target_logits.device
     ).tolist()
     proposed = draft_token_ids.tolist()
-    is_greedy = [True] * len(num_draft_tokens)
-    if sampling_metadata.temperature is not None:
-        is_greedy = (sampling_metadata.temperature == upstream.GREEDY_TEMPERATURE).tolist()
+    assert sampling_metadata.temperature is not None  # which vLLM leaves out of greedy batches only
+    is_greedy = (sampling_metadata.temperature == upstream.GREEDY_TEMPERATURE).tolist()
     shape = (len(num_draft_tokens), max_spec_len + 1)
     output = torch.full(shape, upstream.PLACEHOLDER_TOKEN_ID, dtype=torch.int32)
     start = 0

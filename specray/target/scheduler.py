@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.config import VllmConfig
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
@@ -55,7 +56,6 @@ class _Step(NamedTuple):
     started: float
     proposals: dict[str, Proposal]  # by vLLM's request id
     load: StepLoad
-    is_decode_only: bool
 
 
 class SpeculativeScheduler(Scheduler):
@@ -104,14 +104,16 @@ class SpeculativeScheduler(Scheduler):
             max_depth=self._num_spec_tokens,
         )
         self._has_drafter = drafter != NO_DRAFTER
-        self._drafter_context = DrafterContext(self.block_size, is_kept=drafter.has_context)
-        self._load_meter = LoadMeter(self._speculation, self._queues)
-        self._streams.report_stats_of(self._load_meter)
+        self._drafter_context = DrafterContext(
+            self.block_size, self.kv_cache_manager.get_block_ids, is_kept=drafter.has_context
+        )
+        self._load_meter = LoadMeter(self._speculation.stats, self._queues)
+        self._streams.report_stats_of(self._load_meter.stats)
         self._session_ids: dict[str, int] = {}
         self._num_allowed: dict[str, int] = {}  # tokens, of proposals that a grammar has cut
         self._draftless: set[str] = set()  # requests beside which none may speculate
         self._next_session_id = itertools.count(1)
-        self._step = _Step(0.0, {}, StepLoad(0, 0, 0), is_decode_only=False)
+        self._step = _Step(0.0, {}, StepLoad(0, 0, 0))
         self._verified_at: float | None = None  # when the latest step's tokens were known
         # Streams must not wait for the engine's thread: 5 ms by default, a good part of a step.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -132,7 +134,7 @@ class SpeculativeScheduler(Scheduler):
             return
         self._load_meter.observe_arrival(request.request_id)
         self._speculation.observe_arrival()
-        traceparent = self._begin(request)
+        traceparent = self._begin_journal(request)
         session_id = next(self._next_session_id)
         session = requests.session(request, session_id, self.max_model_len)
         if session is not None:
@@ -147,7 +149,8 @@ class SpeculativeScheduler(Scheduler):
         """Plan a step that verifies what has been proposed."""
         if not self._is_settled:
             self._is_settled = True
-            threads.clear_the_models_core(free={self._server.thread_id})
+            if current_platform.is_cpu():
+                threads.clear_the_models_core(free={self._server.thread_id})
         proposals = self._inject()
         # vLLM pads requests that join a batch of decodes with draft ids of -1, which the CPU's
         # rejection kernel sometimes accepts; with 0 speculative tokens it does not.
@@ -164,8 +167,8 @@ class SpeculativeScheduler(Scheduler):
         }
         setattr(output, DISTRIBUTIONS, distributions)
         self._is_queue_stuck = bool(self.waiting) and not step.has_admitted(output)
-        load, is_decode_only = step.load(output, self.requests), step.is_decode_only(output)
-        self._step = _Step(time.monotonic(), verified, load, is_decode_only)
+        load = step.load(output, self.requests)
+        self._step = _Step(time.monotonic(), verified, load)
         self._observe_turnaround()
         return output
 
@@ -199,8 +202,7 @@ class SpeculativeScheduler(Scheduler):
         if drafting_s:
             self._drafter_context.note_success()
         elif scheduler_output.num_spec_tokens_to_schedule:
-            block_ids_of = self.kv_cache_manager.get_block_ids
-            self._drafter_context.note_failure(scheduler_output, block_ids_of)
+            self._drafter_context.note_failure(scheduler_output)
             for request_id in scheduler_output.num_scheduled_tokens.keys() - self.requests.keys():
                 self._drafter_context.forget(request_id)  # aborted meanwhile
         step_s = self._verified_at - self._step.started
@@ -221,12 +223,7 @@ class SpeculativeScheduler(Scheduler):
         num_committed = sum(r.num_tokens - lengths[r.request_id] for r in grown)
         self._load_meter.observe_step([r.request_id for r in grown], num_committed, step_s)
         self._speculation.observe_step(
-            self._step.load,
-            len(grown),
-            num_committed,
-            step_s,
-            is_decode_only=self._step.is_decode_only,
-            drafting_s=drafting_s,
+            self._step.load, len(grown), num_committed, step_s, drafting_s=drafting_s
         )
         committed = {
             session_ids[r.request_id]: lengths[r.request_id]
@@ -267,7 +264,7 @@ class SpeculativeScheduler(Scheduler):
         if roofline is not None:
             self._planner.learn_hardware(roofline)
 
-    def _begin(self, request: Request) -> str:
+    def _begin_journal(self, request: Request) -> str:
         """Begin its entry in the journal; returns the span that its draft's is part of."""
         names = requests.names(request)
         traceparent = self._journal.begin(request.request_id, *names)
@@ -307,8 +304,7 @@ class SpeculativeScheduler(Scheduler):
         if blank and self._speculation.engine.is_on:
             # The next request computes them anew, so that the drafter reads them.
             self.kv_cache_manager.evict_blocks(blank)
-        block_ids_of = self.kv_cache_manager.get_block_ids
-        self._drafter_context.note(output, block_ids_of, is_drafting=depth > 0)
+        self._drafter_context.note(output, is_drafting=depth > 0)
         return depth
 
     def _sessions_in(self, request_ids: Iterable[str]) -> dict[int, str]:
@@ -355,7 +351,7 @@ class SpeculativeScheduler(Scheduler):
     def _observe_turnaround(self) -> None:
         """Time what lies between a step and one that only decodes."""
         verified_at, self._verified_at = self._verified_at, None
-        if verified_at is not None and self._step.is_decode_only:
+        if verified_at is not None and self._step.load.is_decode_only:
             sources = {proposal.source for proposal in self._step.proposals.values()}
             self._speculation.observe_turnaround(
                 self._step.started - verified_at, self._step.load.num_requests, sources

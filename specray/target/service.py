@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from specray.config import MAX_WAIT_MS
 from specray.errors import ProtocolError
@@ -30,13 +30,6 @@ Deliver = Callable[[Mapping[str, ProposalFrame]], None]
 Direct = Callable[[Deliver], DirectPath]
 _MOST_AT_ONCE = 128  # proposals; while they are taken in, the engine's thread may wait
 _LONGEST_ROUND_TRIP_S = 10.0  # what a peer claims beyond that is not a measurement
-
-
-class StatsSource(Protocol):
-    """Whoever counts what the scheduler did."""
-
-    def stats(self) -> TargetStats:
-        """A snapshot; called on the stream server's thread."""
 
 
 class RouterStreams:
@@ -77,11 +70,11 @@ class RouterStreams:
         self._arrivals = TargetStats()
         self._trust = RouterTrust(buffer.vocab_size)
         self._lock = threading.Lock()
-        self._stats_source: StatsSource | None = None
+        self._engine_stats: Callable[[], TargetStats] = TargetStats
 
-    def report_stats_of(self, source: StatsSource) -> None:
-        """Choose who counts the scheduler's side; before the server starts."""
-        self._stats_source = source
+    def report_stats_of(self, engine: Callable[[], TargetStats]) -> None:
+        """Choose what takes a snapshot of the scheduler's counters; before the server starts."""
+        self._engine_stats = engine
 
     # The stream server's thread.
 
@@ -104,6 +97,14 @@ class RouterStreams:
             del self._peers[peer.name]
         self._depart(peer.name)
 
+    def _depart(self, router: str) -> None:
+        if self._direct is not None:
+            self._direct.remove(router)
+        self._trust.forget_proposals(router)
+        self._departed.append(router)
+        self._buffer.lose(router)
+        self._buffer.wake()
+
     def received(self, peer: Peer[SessionFrame], frame: ProposalFrame) -> None:
         """A router's frame came in.
 
@@ -113,6 +114,22 @@ class RouterStreams:
         if frame.drafts is not None:
             self._name_drafts(peer, frozenset(frame.drafts))
         self._take(peer.name, frame)
+
+    def _name_drafts(self, peer: Peer[SessionFrame], drafts: frozenset[str]) -> None:
+        if self._make_direct is None:
+            raise ProtocolError(
+                f"router {peer.name} names drafts, but speculation.data_path is relay here: deploy "
+                "the same configuration on both sides"
+            )
+        if self._peers.get(peer.name) is not peer:
+            return  # another has taken its place: nobody would take back what this one says
+        if self._direct is None:
+            self._direct = self._make_direct(self._take_direct)
+        self._direct.name_drafts(peer.name, drafts)
+
+    def _take_direct(self, frames: Mapping[str, ProposalFrame]) -> None:
+        for router, frame in frames.items():
+            self._take(router, frame)
 
     def _take(self, router: str, frame: ProposalFrame) -> None:
         """Proposals and losses came in."""
@@ -136,6 +153,33 @@ class RouterStreams:
         used = [p for p, v in zip(proposals, verdicts, strict=True) if v in _USED]
         self._trust.observe(router, used)
 
+    def _count(self, verdict: Verdict) -> None:
+        if verdict is Verdict.LATE:
+            self._arrivals.num_proposals_late += 1
+        elif verdict is Verdict.STALE:
+            self._arrivals.num_proposals_stale += 1
+        elif verdict is Verdict.INVALID:
+            self._arrivals.num_proposals_invalid += 1
+
+    def _time(self, proposal: Proposal, now_ns: int) -> None:
+        if proposal.draft_time_us == 0:
+            return  # drafted ahead: nobody waited for it
+        round_trip_s = (now_ns - proposal.commit_sent_at_ns) / 1e9
+        if not 0 <= round_trip_s < _LONGEST_ROUND_TRIP_S:
+            return
+        draft_s = min(proposal.draft_time_us / 1e6, round_trip_s)
+        self._arrivals.draft_time.observe(draft_s)
+        self._arrivals.relay_time.observe(round_trip_s - draft_s)
+
+    def _write_arrival(self, proposal: Proposal, verdict: Verdict) -> None:
+        self._timeline.mark(
+            "outcome buffered" if proposal.draft_time_us == 0 else "answer buffered",
+            session=proposal.session_id,
+            at=proposal.position,
+            tokens=len(proposal.token_ids),
+            became=verdict.value,
+        )
+
     def configure(self, policy: SpeculationPolicy) -> None:
         """Replace the live policy; its depth goes as far as the engine was built for.
 
@@ -150,7 +194,7 @@ class RouterStreams:
 
     def stats(self) -> TargetStats:
         """Counters of both sides."""
-        stats = self._stats_source.stats() if self._stats_source else TargetStats()
+        stats = self._engine_stats()
         stats.num_proposals_late = self._arrivals.num_proposals_late
         stats.num_proposals_stale = self._arrivals.num_proposals_stale
         stats.num_proposals_invalid = self._arrivals.num_proposals_invalid
@@ -162,7 +206,7 @@ class RouterStreams:
 
     # The scheduler's thread.
 
-    def choose(self) -> str:
+    def choose_router(self) -> str:
         """A router for a request that came through none: each in turn; empty if there is none."""
         with self._lock:
             routers = sorted(self._peers)
@@ -196,39 +240,6 @@ class RouterStreams:
         """See `RouterTrust.trusts`."""
         return self._trust.trusts(router)
 
-    def _name_drafts(self, peer: Peer[SessionFrame], drafts: frozenset[str]) -> None:
-        if self._make_direct is None:
-            raise ProtocolError(
-                f"router {peer.name} names drafts, but speculation.data_path is relay here: deploy "
-                "the same configuration on both sides"
-            )
-        if self._peers.get(peer.name) is not peer:
-            return  # another has taken its place: nobody would take back what this one says
-        if self._direct is None:
-            self._direct = self._make_direct(self._take_direct)
-        self._direct.name_drafts(peer.name, drafts)
-
-    def _take_direct(self, frames: Mapping[str, ProposalFrame]) -> None:
-        for router, frame in frames.items():
-            self._take(router, frame)
-
-    def _depart(self, router: str) -> None:
-        if self._direct is not None:
-            self._direct.remove(router)
-        self._trust.forget_proposals(router)
-        self._departed.append(router)
-        self._buffer.lose(router)
-        self._buffer.wake()
-
-    def _write_arrival(self, proposal: Proposal, verdict: Verdict) -> None:
-        self._timeline.mark(
-            "outcome buffered" if proposal.draft_time_us == 0 else "answer buffered",
-            session=proposal.session_id,
-            at=proposal.position,
-            tokens=len(proposal.token_ids),
-            became=verdict.value,
-        )
-
     def _write_departures(self, commits: Sequence[Commit]) -> None:
         for commit in commits:
             self._timeline.mark(
@@ -239,24 +250,6 @@ class RouterStreams:
                 depth=commit.depth,
                 sent_ns=commit.sent_at_ns,
             )
-
-    def _time(self, proposal: Proposal, now_ns: int) -> None:
-        if proposal.draft_time_us == 0:
-            return  # drafted ahead: nobody waited for it
-        round_trip_s = (now_ns - proposal.commit_sent_at_ns) / 1e9
-        if not 0 <= round_trip_s < _LONGEST_ROUND_TRIP_S:
-            return
-        draft_s = min(proposal.draft_time_us / 1e6, round_trip_s)
-        self._arrivals.draft_time.observe(draft_s)
-        self._arrivals.relay_time.observe(round_trip_s - draft_s)
-
-    def _count(self, verdict: Verdict) -> None:
-        if verdict is Verdict.LATE:
-            self._arrivals.num_proposals_late += 1
-        elif verdict is Verdict.STALE:
-            self._arrivals.num_proposals_stale += 1
-        elif verdict is Verdict.INVALID:
-            self._arrivals.num_proposals_invalid += 1
 
 
 def _slices(proposals: Sequence[Proposal]) -> Iterator[Sequence[Proposal]]:

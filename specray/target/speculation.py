@@ -220,17 +220,10 @@ class Speculation:
             depths = self._planner.with_probes(offers, depths)
         return depths
 
-    def begin_step(self, session_ids: Collection[int], behind: Collection[int] = ()) -> int:
+    def begin_step(self, session_ids: Collection[int], behind: Collection[int]) -> int:
         """See `EngineDrafts.begin_step`."""
         sessions = [self._sessions[i] for i in session_ids if i in self._sessions]
         return self.engine.begin_step(sessions, behind)
-
-    def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
-        """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
-        for session_id, token_ids in drafted.items():
-            session = self._sessions.get(session_id)
-            if session is not None:
-                self.engine.note(session, token_ids)
 
     # After a step.
 
@@ -273,7 +266,6 @@ class Speculation:
         num_committed: int,
         step_s: float,
         *,
-        is_decode_only: bool,
         drafting_s: float = 0.0,
     ) -> None:
         """Note a finished step.
@@ -283,16 +275,15 @@ class Speculation:
             num_grown: Requests that got a token.
             num_committed: Tokens that they got.
             step_s: How long it took.
-            is_decode_only: Whether it held no prefill.
             drafting_s: How much of its time vLLM's own drafter took.
         """
         stats = self._counters.stats
         stats.num_steps += 1
         stats.num_request_steps += num_grown
         stats.num_committed += num_committed
-        if is_decode_only:
+        if load.is_decode_only:
             stats.step_time.observe(step_s)
-        self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=is_decode_only)
+        self.engine.observe_step(load.num_requests, drafting_s, is_decode_only=load.is_decode_only)
         self._planner.observe_step(load, step_s - drafting_s, is_drafting=self._is_drafting)
 
     def commit(
@@ -340,8 +331,7 @@ class Speculation:
             session.is_resumed = session.wanted_depth == 0 < depth and session.committed_at > 0
             session.wanted_depth = depth
             self._advance(session, length_before)
-            if not session.is_announced:
-                self._find_router(session)
+            self._find_router(session)
             is_told = depth > 0 or i in self._planner.near
             if is_told and self._telling.begin_commit(session, length_before):
                 told.append(session)
@@ -351,6 +341,13 @@ class Speculation:
             is_awaited = session.is_awaited or self._patience.is_in_doubt(session)
             self._telling.commit(session, is_awaited=is_awaited)
         self.flush()
+
+    def note_drafted(self, drafted: Mapping[int, Sequence[int]]) -> None:
+        """What vLLM's own drafter has drafted for sessions behind the step that has ended."""
+        for session_id, token_ids in drafted.items():
+            session = self._sessions.get(session_id)
+            if session is not None:
+                self.engine.note(session, token_ids)
 
     def _choose_awaited(
         self, sessions: Sequence[Session], num_others: int, *, may_wait: bool
@@ -376,14 +373,15 @@ class Speculation:
         return self._counters.snapshot(self._planner, len(self._sessions))
 
     def _find_router(self, session: Session) -> None:
-        """One that is there, for a session that may have any and whose own is not."""
-        if session.is_any_routers and not self._streams.is_connected(session.router):
-            session.router = self._streams.choose()
+        """One that is there, for a session that may have any and has none."""
+        is_without = session.is_any_routers and not session.is_announced
+        if is_without and not self._streams.is_connected(session.router):
+            session.router = self._streams.choose_router()
             self._buffer.move(session.session_id, session.router)
 
     def _advance(self, session: Session, length_before: int) -> None:
         added = tuple(session.token_ids[length_before:])
-        self._buffer.advance(session.session_id, length_before + len(added), added[-1], added)
+        self._buffer.advance(session.session_id, added)
         session.is_due = session.is_awaited = False
 
     def _note_due(self, num_due: int, num_there: int) -> None:

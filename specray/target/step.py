@@ -85,13 +85,6 @@ def load(output: SchedulerOutput, by_id: Mapping[str, Request]) -> StepLoad:
     )
 
 
-def is_decode_only(output: SchedulerOutput) -> bool:
-    """Whether the step computes something, and nothing of a prompt."""
-    num_drafts = sum(len(ids) for ids in output.scheduled_spec_decode_tokens.values())
-    num_requests = len(output.num_scheduled_tokens)
-    return 0 < output.total_num_scheduled_tokens == num_requests + num_drafts
-
-
 def facts(
     output: SchedulerOutput, proposals: Mapping[str, Proposal], session_ids: Mapping[str, int]
 ) -> dict[str, list[Any]]:

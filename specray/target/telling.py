@@ -15,7 +15,7 @@ class Streams(Protocol):
 
     policy: SpeculationPolicy
 
-    def choose(self) -> str:
+    def choose_router(self) -> str:
         """A router for a request that came through none: each in turn; empty if there is none."""
 
     def is_connected(self, router: str) -> bool:

@@ -22,8 +22,9 @@ def clear_the_models_core(free: Collection[int] = ()) -> None:
     """Move the other threads of this process off the core that its main thread computes on.
 
     Threads inherit the binding of the thread that starts them, so vLLM's own input and output
-    threads would compete with the model for one core while others idle. Does nothing unless the
-    main thread is bound and another core is left.
+    threads would compete with the model for one core while others idle. They go to the others that
+    the replica, which started this process, may use itself. Does nothing unless the main thread is
+    bound and another core is left.
 
     Args:
         free: Native ids of threads that may run on any core, the model's too. A thread that runs
@@ -32,11 +33,11 @@ def clear_the_models_core(free: Collection[int] = ()) -> None:
     """
     main = os.getpid()
     bound = os.sched_getaffinity(main)
-    others = set(range(os.cpu_count() or 1)) - bound
+    others = os.sched_getaffinity(os.getppid()) - bound
     if not others:
         return
     for thread in _threads():
-        with suppress(OSError):  # it has ended, or a container allows none of these cores
+        with suppress(OSError):  # it has ended
             if thread != main and os.sched_getaffinity(thread) == bound:
                 os.sched_setaffinity(thread, others | bound if thread in free else others)
 

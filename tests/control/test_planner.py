@@ -19,7 +19,7 @@ from specray.control.probes import PROBE_DEPTH
 from specray.control.roofline import ModelShape, Roofline, StepLoad
 from specray.control.step_time import StepTimeModel
 from specray.control.survival import Offer
-from specray.types import FixedRule
+from specray.types import DepthRule, FixedRule, GoodputRule
 
 MAX_DEPTH = 5
 
@@ -456,6 +456,24 @@ def test_the_prospect_is_what_speculation_brings_where_nobody_waits() -> None:
     assert engine.planner.prospect.step_s == pytest.approx(memory_bound(1 + MAX_DEPTH), rel=0.1)
     assert waiting.planner.is_off
     assert waiting.planner.prospect.gain > 1.5
+
+
+@pytest.mark.parametrize("rule", [GoodputRule(), FixedRule(depth=3)])
+def test_a_prefill_makes_no_prospect_better(rule: DepthRule) -> None:
+    """Each token takes as long as any other, so that no draft token pays."""
+    gains = []
+    for num_prefill_tokens in (0, 500):
+        planner = Planner(rule)
+        for size in (4, 8, 16, 32, 64, 128, 504) * 30:
+            planner.observe_step(load(size), 0.005 * size)
+        planner.learn()
+        num_prefills = int(num_prefill_tokens > 0)
+        planner.expect(Surroundings(0, num_prefills, num_prefill_tokens), 0.0)
+        offers = [Offer(request_acceptance(), "model", MAX_DEPTH) for _ in range(4)]
+        planner.wanted_depths(offers, 0, always(0.0))
+        gains.append(planner.prospect.gain)
+
+    assert gains[1] == pytest.approx(gains[0], rel=0.1)
 
 
 def test_what_has_been_given_up_is_not_soon_thought_well_of() -> None:

@@ -124,3 +124,9 @@ def test_a_mixture_s_first_draft_tokens_cost_the_most() -> None:
     costs = np.diff(seconds)
     assert costs[0] > 3 * costs[10] > 0
     assert seconds[-1] == pytest.approx(2e9 / 1e12, rel=0.02)  # all experts
+
+
+def test_a_step_without_tokens_or_with_some_of_a_prompt_does_not_only_decode() -> None:
+    assert StepLoad(2, 5, 100).is_decode_only
+    assert not StepLoad(2, 5, 100, num_prefill_tokens=4).is_decode_only
+    assert not StepLoad(0, 0, 0).is_decode_only

@@ -1,6 +1,7 @@
 import json
 import logging
 import time
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,16 @@ def test_a_first_start_is_nothing_to_talk_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     StepTimeFile(KEY, tmp_path).load(StepTimeModel())
+
+    assert not caplog.records
+
+
+def test_a_start_without_steps_leaves_the_next_nothing_to_talk_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for prior in (StepTimeModel(), on_cores(9.1e9)):
+        StepTimeFile(KEY, tmp_path).save(prior)
+        StepTimeFile(KEY, tmp_path).load(deepcopy(prior))
 
     assert not caplog.records
 

@@ -27,9 +27,9 @@ def test_a_draft_is_busy_for_each_token_of_a_chain() -> None:
     run = simulate(cluster(depth=3, draft_s=DRAFT_S), alone(61))
 
     # 60 tokens after the prefill's, 4 a step: the last proposals end with the answer.
-    assert run.drafts[0].num_drafted == 3 * len(run.drafts[0].queue_s)
+    assert run.drafts[0].num_drafted == 3 * len(run.drafts[0].waits)
     prefill_s = DRAFT_S
-    assert run.drafts[0].busy_s == pytest.approx(prefill_s + DRAFT_S * run.drafts[0].num_drafted)
+    assert run.drafts[0].busy_s() == pytest.approx(prefill_s + DRAFT_S * run.drafts[0].num_drafted)
 
 
 def test_a_session_is_drafted_for_when_its_prompt_is_prefilled() -> None:
@@ -48,7 +48,7 @@ def test_each_piece_of_a_prompt_has_to_be_launched() -> None:
         draft = DraftSettings(Prefills(), prefill_overhead_s=prefill_overhead_s)
         settings = replace(cluster(depth=3), draft=draft)
         run = simulate(settings, requests([Arrival(0.0, num_prompt_tokens, 80)], ByPlace((1.0,))))
-        return run.drafts[0].busy_s
+        return run.drafts[0].busy_s()
 
     assert busy_s(1100, 0.25) - busy_s(1100, 0.0) == pytest.approx(3 * 0.25)  # 512, 512, 76
 
@@ -59,7 +59,7 @@ def test_one_prompt_does_not_hold_up_the_proposals_of_others() -> None:
     run = simulate(settings, requests(arrivals, ByPlace((1.0,))))
 
     # A piece of 512 tokens takes 51 ms; the whole prompt 800.
-    assert max(run.drafts[0].queue_s) < 0.06
+    assert max(run.drafts[0].queue_s()) < 0.06
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
@@ -67,7 +67,7 @@ def test_so_many_commits_are_drafted_ahead(rate: float) -> None:
     run = simulate(cluster(depth=3, draft_s=DRAFT_S, ahead=rate), alone(4000, rate=0.6))
 
     # Of what was not foreseen the target leaves some, if the wait for it does not pay.
-    asked = len(run.drafts[0].queue_s) / num_verifications(run)
+    asked = len(run.drafts[0].waits) / num_verifications(run)
     assert 1 - rate - 0.12 < asked < 1 - rate + 0.06
 
 

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from specray.simulate.arrivals import Arrival
-from specray.simulate.cluster import simulate
+from specray.simulate.cluster import DraftReport, simulate
+from specray.simulate.draft import QueueWait, Work
 from specray.simulate.summary import percentiles, summarise
-from tests.simulate.scenarios import STEP_S, cluster, requests
+from tests.simulate.scenarios import STEP_S, alone, cluster, requests
 
 
 def test_figures_of_a_run_that_is_known() -> None:
@@ -30,6 +31,25 @@ def test_only_what_falls_into_the_window_counts() -> None:
     assert found.tokens_per_s == pytest.approx(10 / 1.0)
     assert found.offered_tokens_per_s == pytest.approx(20.0)
     assert not found.keeps_up
+
+
+def test_a_draft_is_not_called_busy_for_what_it_did_before_counting_began() -> None:
+    run = simulate(cluster(draft_s=0.2 * STEP_S, depth=3), alone(400), until_s=1000.0)
+    ended_s = run.requests[0].finished_s
+    assert ended_s is not None
+    working, idle = summarise(run, 0.0, ended_s), summarise(run, ended_s, 1000.0)
+
+    assert working.draft_busy > 0.2
+    assert working.draft_queue_s.p50 is not None
+    assert idle.draft_busy < 1e-3
+    assert idle.draft_queue_s.p50 is None
+
+
+def test_work_counts_as_far_as_it_falls_into_the_time_that_does() -> None:
+    draft = DraftReport((Work(1.0, 2.0), Work(4.0, 1.0)), 0, (QueueWait(2.0, 7.0),))
+
+    assert [draft.busy_s(from_s, from_s + 1.5) for from_s in (0.0, 1.0, 2.5)] == [0.5, 1.5, 0.5]
+    assert (draft.busy_s(), draft.queue_s()) == (3.0, [7.0])
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class StubbornScheduler(ObservedScheduler):
             max_depth=vllm_config.num_speculative_tokens,
         )
         _replace(self, "_speculation", speculation)
-        self._streams.report_stats_of(speculation)
+        self._streams.report_stats_of(speculation.stats)
         trusts = self._streams.trusts
         _replace(self._streams, "trusts", lambda router: router == CREDULOUS or trusts(router))
         _replace(self, "_has_prefill", lambda: False)  # steps with chunks wait like the others

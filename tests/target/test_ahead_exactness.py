@@ -80,7 +80,7 @@ def write(draft: Draft, travel: Journey, rng: np.random.Generator) -> tuple[int,
         rows = TARGET[[text[-1], *token_ids]]
         added = verify(rows, token_ids, q, rng).token_ids
         text += added
-        buffer.advance(1, len(text), text[-1], added)
+        buffer.advance(1, added)
     return tuple(text[1 : LENGTH + 1])
 
 

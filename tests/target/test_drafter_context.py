@@ -33,7 +33,7 @@ class Engine:
     """Blocks of requests, and a drafter that runs or rests."""
 
     def __init__(self, *, is_kept: bool = True) -> None:
-        self.context = DrafterContext(BLOCK, is_kept=is_kept)
+        self.context = DrafterContext(BLOCK, lambda r: (self.blocks[r],), is_kept=is_kept)
         self.blocks: dict[str, list[int]] = {}
 
     def run(self, output: Any, *, is_drafting: bool) -> set[int]:
@@ -45,7 +45,7 @@ class Engine:
             if request_id in old.resumed_req_ids:
                 self.blocks[request_id] = []
             self.blocks[request_id] += block_ids[0] if block_ids else []
-        self.context.note(output, lambda r: (self.blocks[r],), is_drafting=is_drafting)
+        self.context.note(output, is_drafting=is_drafting)
         return found
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_computed_anew_while_the_drafter_can_not_run() -> None:
     engine.run(step(new={"a": ([1, 2], 0)}), is_drafting=False)
     failed = step(new={"long": ([5, 6], 0)})
     engine.run(failed, is_drafting=True)
-    engine.context.note_failure(failed, lambda r: (engine.blocks[r],))
+    engine.context.note_failure(failed)
     assert engine.context.is_behind("long")
     assert engine.run(step(new={"b": ([1, 2, 7], 8)}), is_drafting=True) == set()
     engine.context.note_success()

@@ -105,9 +105,7 @@ class World:
         self.seconds += step_s
         self.num_committed += num_committed
         load = StepLoad(num_requests, num_tokens, 0)
-        self.speculation.observe_step(
-            load, len(ids), num_committed, step_s, is_decode_only=True, drafting_s=drafting_s
-        )
+        self.speculation.observe_step(load, len(ids), num_committed, step_s, drafting_s=drafting_s)
         self.speculation.commit(before, num_others)
         if depth > 0:
             tokens = [7, 8, 9, 10, 11, 12, 13, 14][:depth]
@@ -423,7 +421,7 @@ def test_it_rests_beside_a_request_that_forbids_drafts(world: World) -> None:
         before = {session.session_id: len(world.tokens[session.session_id])}
         world.tokens[session.session_id].append(1)
         load = StepLoad(2, 2, 0)
-        world.speculation.observe_step(load, 2, 2, STEP_S, is_decode_only=True, drafting_s=0.005)
+        world.speculation.observe_step(load, 2, 2, STEP_S, drafting_s=0.005)
         world.speculation.commit(before, 1, may_draft=False)
     assert sum(depth > 0 for depth in world.depths[-100:]) < 40
 

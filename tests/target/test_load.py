@@ -4,11 +4,6 @@ from specray.target.load import LoadMeter, Queues
 from specray.wire.stats import TargetStats
 
 
-class Source:
-    def stats(self) -> TargetStats:
-        return TargetStats(num_steps=7)
-
-
 class Clock:
     now = 100.0
 
@@ -23,7 +18,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def meter(clock: Clock) -> LoadMeter:
-    return LoadMeter(Source(), lambda: Queues(2, 3, 8, 0.5), clock)
+    return LoadMeter(lambda: TargetStats(num_steps=7), lambda: Queues(2, 3, 8, 0.5), clock)
 
 
 def step(meter: LoadMeter, clock: Clock, seconds: float, grown: list[str], tokens: int) -> None:

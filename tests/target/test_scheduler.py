@@ -1,9 +1,10 @@
 import itertools
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
+from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
@@ -53,11 +54,14 @@ def test_every_request_counts_once_as_it_arrives_also_one_that_may_not_speculate
     assert scheduler._timeline.events == [("request arrived", names)]
 
 
-def test_once_vllms_threads_run_all_but_the_streams_leave_the_models_core(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_on_a_cpu_all_but_the_streams_leave_the_models_core_once_vllms_threads_run(
+    monkeypatch: pytest.MonkeyPatch, is_cpu: bool
 ) -> None:
+    """On a GPU the model needs no core of its own, and an operator's binding is to be kept."""
     cleared = Mock()
     monkeypatch.setattr(threads, "clear_the_models_core", cleared)
+    monkeypatch.setattr(current_platform, "is_cpu", lambda: is_cpu)
     scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
     scheduler._is_settled, scheduler._server = False, SimpleNamespace(thread_id=7)
     scheduler._inject = Mock(side_effect=InterruptedError)
@@ -65,7 +69,7 @@ def test_once_vllms_threads_run_all_but_the_streams_leave_the_models_core(
         with pytest.raises(InterruptedError):
             scheduler.schedule()
 
-    cleared.assert_called_once_with(free={7})
+    assert cleared.call_args_list == ([call(free={7})] if is_cpu else [])
 
 
 def test_commits_ask_for_what_the_step_that_comes_has_room_for(
@@ -78,9 +82,7 @@ def test_commits_ask_for_what_the_step_that_comes_has_room_for(
     scheduler: Any = SpeculativeScheduler.__new__(SpeculativeScheduler)
     scheduler._planner, scheduler._load_meter, scheduler._speculation = Mock(), Mock(), Mock()
     scheduler._timeline, scheduler._journal = RecordedTimeline(), Mock(is_on=False)
-    scheduler._step = SimpleNamespace(
-        started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500), is_decode_only=False
-    )
+    scheduler._step = SimpleNamespace(started=0.0, proposals={}, load=StepLoad(2, 501, 0, 0, 500))
     scheduler._session_ids, scheduler._draftless = {"a": 1}, set()
     scheduler.requests, scheduler.running, scheduler.waiting = {"a": decoding}, [decoding], ()
     scheduler._is_queue_stuck, scheduler.block_size = False, 16

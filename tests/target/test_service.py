@@ -28,11 +28,6 @@ class Peer:
         self.sent.append(frame)
 
 
-class Engine:
-    def stats(self) -> TargetStats:
-        return TargetStats(num_steps=3, num_proposals_used=2)
-
-
 @pytest.fixture
 def buffer() -> ProposalBuffer:
     buffer = ProposalBuffer(vocab_size=100, max_depth=4)
@@ -70,14 +65,14 @@ def test_frames_go_to_the_router_that_is_connected(streams: RouterStreams) -> No
 
 
 def test_routers_are_chosen_in_turn_of_those_that_are_connected(streams: RouterStreams) -> None:
-    assert streams.choose() == ""
+    assert streams.choose_router() == ""
     one, other = Peer("one"), Peer("other")
     streams.connected(one)
     streams.connected(other)
-    assert sorted(streams.choose() for _ in range(4)) == ["one", "one", "other", "other"]
+    assert sorted(streams.choose_router() for _ in range(4)) == ["one", "one", "other", "other"]
 
     streams.disconnected(one)
-    assert {streams.choose() for _ in range(4)} == {"other"}
+    assert {streams.choose_router() for _ in range(4)} == {"other"}
 
 
 def test_a_router_that_left_is_reported_once(streams: RouterStreams) -> None:
@@ -170,7 +165,7 @@ def test_impossible_round_trips_are_not_measured(streams: RouterStreams, sent_at
 
 
 def test_both_sides_counters_are_reported(streams: RouterStreams) -> None:
-    streams.report_stats_of(Engine())
+    streams.report_stats_of(lambda: TargetStats(num_steps=3, num_proposals_used=2))
     streams.connected(Peer("r"))
     receive(streams, proposal(9))
     stats = streams.stats()
@@ -222,8 +217,8 @@ def test_a_router_whose_drafts_lie_about_their_distributions_loses_trust(
     support = np.array([[4, 5, 6]], np.int32)
     claimed = np.array([[0.2, 0.3, 0.5]], np.float32)
     drawn_from = claimed[0] / claimed[0].sum(dtype=float) if is_honest else [0.8, 0.1, 0.1]
-    for position in range(10, 1010):
-        buffer.advance(1, position, 7)
+    for position in range(11, 1011):
+        buffer.advance(1, (7,))
         token = int(rng.choice(support[0], p=drawn_from))
         q = TruncatedDistributions(support, claimed)
         receive(streams, Proposal(1, position - is_late, 7, (token,), "model", q))
@@ -238,8 +233,8 @@ def test_an_honest_draft_that_draws_again_for_another_commit_is_trusted(
     streams = RouterStreams(buffer, SpeculationPolicy())
     rng = np.random.default_rng(5)
     ids, q = np.array([[4, 5]], np.int32), np.array([[0.9, 0.1]], np.float32)
-    for position in range(10, 3010):
-        buffer.advance(1, position, 7)
+    for position in range(11, 3011):
+        buffer.advance(1, (7,))
         for commit in (1, 2):
             token = int(rng.choice(ids[0], p=q[0] / q[0].sum(dtype=float)))
             rows = TruncatedDistributions(ids, q)
@@ -253,8 +248,8 @@ def test_an_honest_draft_that_sends_again_what_it_has_is_trusted(buffer: Proposa
     rng = np.random.default_rng(4)
     ids = np.array([[4, 5, 6], [7, 8, 9]], np.int32)
     q = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], np.float32)
-    for position in range(10, 210):
-        buffer.advance(1, position, 7)
+    for position in range(11, 211):
+        buffer.advance(1, (7,))
         tokens = tuple(
             int(rng.choice(row, p=p / p.sum(dtype=float))) for row, p in zip(ids, q, strict=True)
         )

@@ -62,7 +62,7 @@ class Streams:
     def trusts(self, router: str) -> bool:
         return self.is_trusted
 
-    def choose(self) -> str:
+    def choose_router(self) -> str:
         return min(self.connected, default="")
 
     def is_connected(self, router: str) -> bool:
@@ -109,19 +109,14 @@ class Buffer(ProposalBuffer):
             self.offer(proposal, "r")
         self._fake_clock.now = max(self._fake_clock.now, until)
 
-    def wait_for(self, session_ids: Collection[int], deadline: float) -> bool:
+    def wait_for(self, session_ids: Collection[int], deadline: float) -> None:
         started = self._fake_clock.now
-        while True:
-            if all(self.peek(i) is not None for i in session_ids):
-                is_complete = True
-                break
+        while any(self.peek(i) is None for i in session_ids):
             if not self._under_way or self._under_way[0][0] > deadline:
                 self.run_clock(deadline)
-                is_complete = False
                 break
             self.run_clock(self._under_way[0][0])
         self.waits.append(self._fake_clock.now - started)
-        return is_complete
 
 
 Answer = Callable[[Commit, tuple[int, ...]], Proposal | None]
@@ -199,7 +194,6 @@ class World:
             num_requests,
             num_committed,
             step_s,
-            is_decode_only=True,
         )
         num_sent = len(self.streams.sent)
         self.speculation.commit(before, num_others, may_wait=may_wait)
@@ -1343,8 +1337,8 @@ def test_nobody_hears_of_accepted_tokens_that_were_not_added(world: World) -> No
 
 
 def test_steps_with_prefill_do_not_count_as_decode_time(world: World) -> None:
-    load = StepLoad(1, 500, 500)
-    world.speculation.observe_step(load, 1, 1, 0.5, is_decode_only=False)
+    load = StepLoad(1, 500, 500, 0, 500)
+    world.speculation.observe_step(load, 1, 1, 0.5)
 
     stats = world.speculation.stats()
     assert (stats.num_steps, stats.step_time.count) == (1, 0)

@@ -2,7 +2,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -17,12 +16,17 @@ def cores() -> set[int]:
     return allowed
 
 
-def test_all_threads_but_free_ones_leave_the_core_of_the_main_one(cores: set[int]) -> None:
-    """In a process of its own: the test's threads stay as they are."""
-    code = (
+def affinities(model_core: int, replica: str = "") -> list[str]:
+    """Of the main thread, another, and a free one, in a process whose model has a core.
+
+    Args:
+        model_core: to which its main thread is bound.
+        replica: code that the process which starts it runs before.
+    """
+    engine = (
         "import os, threading, time\n"
         "from specray.target.threads import clear_the_models_core\n"
-        f"os.sched_setaffinity(0, {{{min(cores)}}})\n"
+        f"os.sched_setaffinity(0, {{{model_core}}})\n"
         "other = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
         "free = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
         "other.start()\n"
@@ -31,23 +35,28 @@ def test_all_threads_but_free_ones_leave_the_core_of_the_main_one(cores: set[int
         "for thread in (0, other.native_id, free.native_id):\n"
         "    print(sorted(os.sched_getaffinity(thread)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    others = sorted(set(range(os.cpu_count() or 1)) - {min(cores)})
-    everywhere = sorted({min(cores), *others})
-    assert done.stdout.splitlines() == [str([min(cores)]), str(others), str(everywhere)]
+    start = "subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    code = f"import os, subprocess, sys\n{replica}\n{start}"
+    command = [sys.executable, "-c", code, engine]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
-def test_cores_that_a_container_forbids_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`os.cpu_count` counts the machine's, of which a cpuset may allow some only."""
+def test_all_threads_but_free_ones_leave_the_core_of_the_main_one(cores: set[int]) -> None:
+    others = sorted(cores - {min(cores)})
+    assert affinities(min(cores)) == [str([min(cores)]), str(others), str(sorted(cores))]
 
+
+def test_no_thread_gets_a_core_that_the_replica_was_not_given(cores: set[int]) -> None:
+    core = min(cores)
+    assert affinities(core, f"os.sched_setaffinity(0, {{{core}}})") == [str([core])] * 3
+
+
+def test_a_thread_that_has_ended_meanwhile_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_thread: int, _cores: set[int]) -> None:
-        raise OSError(errno.EINVAL, "Invalid argument")
+        raise OSError(errno.ESRCH, "No such process")
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 1024)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # so that the test's own thread is another
+    monkeypatch.setattr(os, "sched_getaffinity", lambda i: {0, 1} if i == os.getppid() else {0})
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    ended = threading.Event()
-    other = threading.Thread(target=ended.wait)
-    other.start()
     clear_the_models_core()
-    ended.set()
-    other.join()
