@@ -80,7 +80,8 @@ def test_no_session_gets_more_than_its_target_holds() -> None:
         proposal = Proposal(2, branch.position, branch.added, (5,), "model")
         assert buffer.offer(proposal, "router") is Verdict.KEPT
     assert sent[0].probability == max(c.probability for c in choices if c.followed is vague)
-    buffer.advance(2, sent[0].position, sent[0].added)
+    assert sent[0].position == len(PROMPT) + 1
+    buffer.advance(2, (sent[0].added,))
     assert buffer.peek(2) is not None
 
 
