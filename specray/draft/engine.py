@@ -294,7 +294,7 @@ class DraftEngine:
         session_id = proposal.session_id
         self._replies.add_proposal(self._directory.address(session_id), proposal, draft_time_us=0)
         self._timeline.mark("outcome sent", session=session_id, at=proposal.position)
-        self.stats.num_ahead += 1
+        self.stats.num_ahead += bool(proposal.token_ids)
 
     def _collect_evicted(self) -> None:
         for session_id in self._proposer.take_evicted():

@@ -15,8 +15,8 @@ from specray.wire.stats import Reason
 
 _log = logging.getLogger(__name__)
 
-_FEW, _SHARE = 2, 1 / 4  # sessions, or of the fullest draft's, by which drafts may differ
-_MOVE_S = 10.0  # in which a target opens a session again, unless it has ended or asks for nothing
+_FEW, _SHARE = 2, 1 / 4  # sessions, or of the fullest draft's, that a new one may lack
+_LATELY_S = 1.0  # a target that asked so recently will open the session again
 
 
 class Moves(NamedTuple):
@@ -33,7 +33,8 @@ class _Session:
     relay_id: int  # the id that the draft knows; never used twice
     draft: str
     request_id: str
-    num_tokens: int  # when it was opened
+    num_tokens: int
+    asked_at: float = -math.inf  # when its target last wanted a proposal
     commit_sent_at_ns: int = 0  # of the latest commit that asked for a proposal at once
 
     @property
@@ -47,6 +48,7 @@ class _Draft:
     sessions: dict[int, _Session] = field(default_factory=dict)  # by relay_id
     owing: dict[int, float] = field(default_factory=dict)  # relay_id -> since when, oldest first
     heard_at: float = -math.inf  # when it last proposed anything
+    is_new: bool = True  # it is given some of the others' sessions until it has its share
 
     def has_stalled(self, deadline: float) -> bool:
         """Whether it has owed a proposal, and said nothing of any session, since then."""
@@ -67,8 +69,6 @@ class SessionTable:
         self._drafts: dict[str, _Draft] = {}
         self._targets: dict[str, dict[int, _Session]] = {}  # target -> target_id -> session
         self._homeless: dict[str, set[int]] = {}  # target -> ids that no draft could take
-        self._moving: tuple[str, int] | None = None  # target and its id, until it is open again
-        self._moved_at = -math.inf
         self._suspects: set[str] = set()  # drafts that stalled and have not proposed since
         self.fallbacks: dict[Reason, int] = dict.fromkeys(get_args(Reason), 0)
 
@@ -111,6 +111,7 @@ class SessionTable:
             session = state.sessions.get(relay_id)
             if session is not None:
                 self._lose(session, "draft_evicted", mail)
+                state.is_new = False  # it has no room for more, or can't hold any
         return mail.take()
 
     def add_draft(self, draft: str) -> dict[str, ProposalFrame]:
@@ -137,23 +138,24 @@ class SessionTable:
         return mail.take()
 
     def even_out(self) -> Moves:
-        """Lets the fullest draft give a session away if another has far fewer.
+        """Lets the fullest draft give a session away while one that is new, or back, has few.
 
-        For a draft that is new, or back: its target opens the session again, where there are
-        fewest. One at a time, the shortest first, as the other draft has to read it anew; a target
-        that asks for nothing opens none, and would lose all.
+        Its target opens it again, where there are fewest. One at a time, the shortest first, as the
+        other draft has to read it anew; and of those only that are asked for, as a target that
+        wants no proposals opens none again.
         """
         to_drafts, to_targets = SessionMail[str](), ProposalMail[str]()
-        if self._moving is not None and self._clock() < self._moved_at + _MOVE_S:
-            return Moves({}, {})
-        sessions = {address: draft.sessions for address, draft in self._drafts.items()}
-        fullest = max(sessions.values(), key=len, default={})
-        fewest = min((len(sessions[a]) for a in sessions.keys() - self._suspects), default=None)
-        if fewest is not None and len(fullest) - fewest > max(_FEW, _SHARE * len(fullest)):
-            session = min(fullest.values(), key=lambda session: session.num_tokens)
-            self._lose(session, "evened_out", to_targets)
-            to_drafts.close(session.draft, session.relay_id)
-            self._moving, self._moved_at = (session.target, session.target_id), self._clock()
+        fullest = max((draft.sessions for draft in self._drafts.values()), key=len, default={})
+        for draft in self._drafts.values():
+            num_lacking = len(fullest) - len(draft.sessions)
+            draft.is_new &= num_lacking > max(_FEW, _SHARE * len(fullest))
+        if any(draft.is_new and not self._is_on_trial(a) for a, draft in self._drafts.items()):
+            asked_from = self._clock() - _LATELY_S
+            asking = (session for session in fullest.values() if session.asked_at >= asked_from)
+            session = min(asking, key=lambda session: session.num_tokens, default=None)
+            if session is not None:
+                self._lose(session, "evened_out", to_targets)
+                to_drafts.close(session.draft, session.relay_id)
         return Moves(to_drafts.take(), to_targets.take())
 
     def keep_drafts(self, drafts: frozenset[str]) -> None:
@@ -179,8 +181,6 @@ class SessionTable:
 
     def _open(self, target: str, opened: OpenSession, mail: SessionMail[str]) -> None:
         self._close(target, opened.session_id, mail)
-        if self._moving == (target, opened.session_id):
-            self._moving = None
         draft = self._pick()
         if draft is None:
             self.fallbacks["no_draft"] += 1
@@ -199,6 +199,9 @@ class SessionTable:
         if session is None:
             return
         owing = self._drafts[session.draft].owing
+        session.num_tokens = commit.position + len(commit.token_ids)
+        if commit.depth > 0:
+            session.asked_at = self._clock()
         if commit.depth > 0 and not commit.is_unawaited:
             session.commit_sent_at_ns = commit.sent_at_ns
             owing.setdefault(session.relay_id, self._clock())
@@ -218,10 +221,13 @@ class SessionTable:
 
     def _burden(self, address: str) -> tuple[bool, int, int, int, str]:
         draft = self._drafts[address]
-        # A draft that stalled gets one session to prove itself, not all new ones.
-        is_on_trial = address in self._suspects and bool(draft.sessions)
         rank = crc32(f"{self._name} {address}".encode()) if self._name else 0
+        is_on_trial = self._is_on_trial(address)
         return is_on_trial, len(draft.sessions), len(draft.owing), rank, address
+
+    def _is_on_trial(self, address: str) -> bool:
+        """A draft that stalled gets one session to prove itself, not all new ones."""
+        return address in self._suspects and bool(self._drafts[address].sessions)
 
     def _settle(self, draft: _Draft, session: _Session, proposal: Proposal) -> None:
         if draft.owing.pop(session.relay_id, None) is None:

@@ -121,9 +121,15 @@ class ProposalBuffer:
                 self._keep_rest(session, arrival.proposal, arrival.at)
 
     def move(self, session_id: int, router: str) -> None:
-        """From now on accept another router's proposals for an open session."""
+        """From now on accept another router's proposals for an open session, and only these.
+
+        What has come from the one before would be judged by the trust in this one.
+        """
         with self._lock:
-            self._sessions[session_id].router = router
+            before = self._sessions[session_id]
+            self._sessions[session_id] = _Session(
+                router, before.position, before.last_token_id, before.recent
+            )
 
     def close(self, session_id: int) -> None:
         """Forget a session; unknown ones are ignored."""

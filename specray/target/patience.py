@@ -9,6 +9,7 @@ from specray.control.latency import AnswerTime
 from specray.target.session import Session
 
 _PATIENT_WAITS = 2  # in vain in a row; nobody waits for a session any longer until it answers
+_PATIENT_ASKS = 16  # in a row without a word, awaited or not; then an answer is asked for
 _GAIN = 0.05  # of each step, in how many commits are behind and whether one waits for those
 _STEP_GAIN = 0.04  # of each step, in how many proposals are lost or waited for
 _USE_GAIN, _TRIAL_GAIN = 0.1, 0.2  # likewise, and of each trial, in how many are not worth it
@@ -21,7 +22,6 @@ _LAST_CHANCE = 16  # tries of what has been given up, before it is assumed again
 _ROUNDING = 0.05  # of a token, by which a share may be off
 _MOSTLY = 0.6  # of proposals, at most, that are waited for where drafts work beside the target
 _FIRST_TRIAL, _LAST_TRIAL = 8, 128  # refusals to wait before a trial; each doubles up to this
-_PATIENT_ASKS = 16  # likewise, where no step could wait
 _PATIENT_SILENCE = 4  # waits in vain in a row for all of a router's sessions; then nobody does
 
 

@@ -90,7 +90,7 @@ class RouterStreams:
             self._depart(peer.name)
 
     def disconnected(self, peer: Peer[SessionFrame]) -> None:
-        """A router's stream ended; its requests go on without proposals."""
+        """A router's stream ended; its requests go on without, or find another."""
         with self._lock:
             if self._peers.get(peer.name) is not peer:
                 return

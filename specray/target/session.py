@@ -77,7 +77,7 @@ class Session:
     def note_loss(self) -> None:
         """A draft let go of it."""
         self.num_losses += 1
-        self.num_answers = 0
+        self.num_answers = self.num_unheard = 0
 
     def room(self) -> int:
         """Draft tokens that could still become part of the answer: the last is never one."""

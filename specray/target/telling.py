@@ -103,6 +103,7 @@ class Telling:
             self._streams.send(router, SessionFrame(closes=heard_of))
         for session in sessions:
             session.is_announced = session.is_due = False
+            session.num_unheard = 0
 
     def close(self, session: Session) -> None:
         """End the session on its draft, if that has heard of it.

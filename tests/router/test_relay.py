@@ -4,6 +4,7 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -343,6 +344,10 @@ def test_a_draft_that_joins_is_given_a_session(hasty: Network) -> None:
     opened = [session.session_id for session in first.frame().opens]
     hasty.grow(num_drafts=1)
     _, second = hasty.drafts
+    asked = commits(1, 2, 3)  # by steps that wait for nothing
+    asked = replace(asked, commits=tuple(replace(c, is_unawaited=True) for c in asked.commits))
+    target.send(asked)
+    first.frame()
 
     (lost,) = target.frame().lost
     assert first.frame().closes == (opened[lost - 1],)

@@ -245,22 +245,33 @@ def test_a_draft_back_from_a_stall_gets_one_session_on_trial(table: SessionTable
     assert set(table.from_target("t", opens(4, 5))) == {"d1"}
 
 
+def asks(*session_ids: int) -> SessionFrame:
+    return SessionFrame(commits=tuple(commit(session_id) for session_id in session_ids))
+
+
+def crowded(table: SessionTable, num_sessions: int) -> None:
+    """All on d1; d2 is new."""
+    table.remove_draft("d2", "draft_died")
+    table.from_target("t", opens(*range(num_sessions)))
+    table.from_target("t", asks(*range(num_sessions)))
+    table.add_draft("d2")
+
+
 def even_out(table: SessionTable) -> int:
-    """Until nothing moves any more; how many did, all of them the same target's."""
+    """Until nothing moves any more; how many did. The target goes on asking for proposals."""
     num_moved = 0
     while (moves := table.even_out()).to_targets:
         ((_, lost),) = moves.to_targets.items()
         ((_, closed),) = moves.to_drafts.items()
         assert len(lost.lost) == len(closed.closes) == 1
         table.from_target("t", opens(*lost.lost))
+        table.from_target("t", asks(*lost.lost))
         num_moved += 1
     return num_moved
 
 
 def test_drafts_that_are_new_get_a_share_of_what_runs(table: SessionTable) -> None:
-    table.remove_draft("d2", "draft_died")
-    table.from_target("t", opens(*range(64)))
-    table.add_draft("d2")
+    crowded(table, 64)
     table.add_draft("d3")
 
     num_moved = even_out(table)
@@ -270,43 +281,63 @@ def test_drafts_that_are_new_get_a_share_of_what_runs(table: SessionTable) -> No
     assert table.fallbacks["evened_out"] == num_moved < 50
 
 
-def test_the_shortest_session_moves(table: SessionTable) -> None:
-    table.remove_draft("d2", "draft_died")
-    for session_id, num_tokens in enumerate((30, 10, 20)):
-        opened = replace(opening(session_id), token_ids=(1,) * num_tokens)
-        table.from_target("t", SessionFrame(opens=(opened,)))
-    table.add_draft("d2")
+def test_a_draft_that_has_had_its_share_is_given_no_more(table: SessionTable) -> None:
+    crowded(table, 16)
+    even_out(table)
+    d2 = [
+        session_id for session_id in range(16) if "d2" in table.from_target("t", asks(session_id))
+    ]
+    table.from_target("t", SessionFrame(closes=tuple(d2)))
+
+    assert table.num_open["d2"] == 0
+    assert even_out(table) == 0
+
+
+def test_the_session_that_is_shortest_by_now_moves(table: SessionTable) -> None:
+    crowded(table, 3)
+    for session_id, position in enumerate((900, 100, 500)):
+        grown = replace(commit(session_id), position=position)
+        table.from_target("t", SessionFrame(commits=(grown,)))
 
     assert table.even_out().to_targets["t"].lost == (1,)
 
 
-def test_none_moves_before_the_one_that_moves_is_open_again(
-    table: SessionTable, clock: Clock
-) -> None:
-    table.remove_draft("d2", "draft_died")
-    table.from_target("t", opens(*range(8)))
-    table.add_draft("d2")
-    assert table.even_out().to_targets
-    assert not table.even_out().to_targets
-    clock.now = 11.0  # it may have ended
-    assert table.even_out().to_targets
-
-
 def test_few_more_are_no_reason_to_move(table: SessionTable) -> None:
-    table.remove_draft("d2", "draft_died")
-    table.from_target("t", opens(1, 2))
+    crowded(table, 2)
+
+    assert even_out(table) == 0
+
+
+def test_sessions_that_want_nothing_stay(table: SessionTable, clock: Clock) -> None:
+    """Their target would not open them again."""
+    crowded(table, 8)
+    clock.now = 2.0
+
+    assert even_out(table) == 0
+    table.from_target("t", asks(5))
+    assert table.even_out().to_targets["t"].lost == (5,)
+
+
+def test_a_draft_that_loses_what_it_is_given_gets_no_more(table: SessionTable) -> None:
+    crowded(table, 40)
+    (lost,) = table.even_out().to_targets.values()
+    (opened,) = table.from_target("t", opens(*lost.lost))["d2"].opens
+    table.from_draft("d2", ProposalFrame(lost=(opened.session_id,)))
+
+    assert even_out(table) == 0
+    assert table.num_open == {"d1": 39, "d2": 0}
+
+
+def test_a_draft_back_from_a_stall_is_given_one_session_on_trial(table: SessionTable) -> None:
+    crowded(table, 8)
+    table.remove_draft("d2", "draft_stalled")
     table.add_draft("d2")
-
+    (lost,) = table.even_out().to_targets.values()
+    (opened,) = table.from_target("t", opens(*lost.lost))["d2"].opens
     assert even_out(table) == 0
 
-
-def test_a_draft_on_trial_gets_no_others_sessions(table: SessionTable) -> None:
-    table.from_target("t", opens(*range(8)))
-    table.remove_draft("d1", "draft_stalled")
-    table.from_target("t", opens(*range(8)))
-    table.add_draft("d1")
-
-    assert even_out(table) == 0
+    table.from_draft("d2", ProposalFrame((proposal(opened.session_id),)))
+    assert even_out(table) > 0
 
 
 steps = st.lists(

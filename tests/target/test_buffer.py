@@ -225,6 +225,26 @@ def test_only_the_sessions_own_router_may_propose(buffer: ProposalBuffer) -> Non
     assert buffer.lose("another", [1]) == []
 
 
+def test_a_session_that_moves_forgets_what_its_router_sent_before(buffer: ProposalBuffer) -> None:
+    """Also what was drafted ahead, and the rest of what a step verifies."""
+    buffer.offer(proposal(token_ids=(1, 2, 3)), ROUTER)
+    buffer.offer(proposal(11, 9), ROUTER)
+    buffer.take(1)
+    buffer.move(1, "another")
+
+    assert buffer.offer(proposal(), ROUTER) is Verdict.STALE
+    assert buffer.offer(proposal(token_ids=(4,)), "another") is Verdict.KEPT
+    buffer.take(1)
+    buffer.advance(1, (9,))
+    assert buffer.peek(1) is None
+    buffer.open(1, ROUTER, 10, 7)
+    buffer.offer(proposal(token_ids=(1, 2, 3)), ROUTER)
+    buffer.take(1)
+    buffer.move(1, "another")
+    buffer.advance(1, (1,))
+    assert buffer.peek(1) is None
+
+
 def test_a_distribution_over_more_tokens_than_any_draft_ships_is_invalid() -> None:
     buffer = ProposalBuffer(1000, MAX_DEPTH)
     buffer.open(1, ROUTER, 10, 7)
