@@ -76,7 +76,7 @@ class LocalCluster:
             os.environ.update(chosen | {n: v for n, v in given.items() if n not in SWITCHES})
         try:
             self._start_ray()
-        except BaseException:
+        except BaseException:  # Ctrl-C too; it goes on to whoever started us
             ray.shutdown()
             self._restore_environment()
             with suppress(OSError):  # what Ray has logged stays

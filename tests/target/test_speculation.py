@@ -1085,6 +1085,26 @@ def test_a_mute_draft_is_asked_where_no_step_could_wait(world: World) -> None:
     assert all(commit.is_unawaited for commit in asking)
 
 
+@pytest.mark.parametrize("how", ["lost", "departed"])
+def test_silence_is_not_held_against_the_next_draft(world: World, how: str) -> None:
+    session = world.open()
+    world.run(20)
+    world.answer = silent
+    world.run(40, may_wait=False)
+    world.streams.take_sent()
+    if how == "lost":
+        world.streams.lost = [session.session_id]
+    else:
+        world.streams.departed = ["r"]  # and is back
+    world.run(10, may_wait=False)
+
+    frames = [frame for _, frame in world.streams.take_sent()]
+    assert any(frame.opens for frame in frames)
+    asking = [commit for frame in frames for commit in frame.commits if commit.depth]
+    assert asking
+    assert all(commit.is_unawaited for commit in asking)
+
+
 def test_answers_that_take_longer_than_a_step_is_prepared_are_found_out(world: World) -> None:
     """They were there before the next step could begin; then no wait for them seems possible."""
     world.turnaround_s = 0.005
