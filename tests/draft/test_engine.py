@@ -333,3 +333,26 @@ def test_the_timeline_names_the_sessions_of_each_turn_by_our_own_numbers() -> No
 def test_who_does_not_say_for_whom_it_works_is_seen_working_all_the_same() -> None:
     assert written(Reticent())[-1] == ("draft ahead", {"sessions": []})
     assert written(Proposer())[-1][0] == "answer"
+
+
+class Settled(Proposer):
+    """Has sent its answer ahead, and finds nothing more worth drafting."""
+
+    def propose(self, session_ids: Sequence[int]) -> list[Proposal]:
+        return []
+
+    def take_ahead(self) -> list[Proposal]:
+        return [Proposal(i, length, 7, (), "model") for i, length in self.lengths.items()]
+
+    def leave_out(self, session_id: int, outcomes: object) -> None:
+        pass
+
+
+def test_a_proposal_of_nothing_leaves_and_is_not_counted_as_drafted_ahead() -> None:
+    router = Recorded()
+    engine = DraftEngine(Settled(), router.inbox, Journal("test"))
+    engine._turn([Arrival(router, SessionFrame((opened(1, "t"),)), 0)])
+    engine._turn([Arrival(router, SessionFrame(commits=(Commit(1, 3, (7,), 2, 0),)), 0)])
+
+    assert [proposal.token_ids for proposal in router.proposals] == [()]
+    assert engine.stats.num_ahead == 0
