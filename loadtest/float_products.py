@@ -1,10 +1,11 @@
-"""What multiplying a step's tokens takes: vLLM's own products of float32 beside specray's.
+"""What multiplying a step's tokens takes: vLLM's own products beside specray's.
 
     python -m loadtest.float_products --json loadtest/results/float-products-COMMIT.json
 
-All products of a step of SmolLM2-135M, random weights of its shapes, on this machine's last
-allowed core, in turn; medians in milliseconds. The floor is what the weights take to be read once,
-at the rate at which the same core sums up an array of their size.
+All products of a step of SmolLM2-135M, random weights of its shapes, of the type that specray
+multiplies on this processor, on this machine's last allowed core, in turn; medians in milliseconds.
+The floor is what the weights take to be read once, at the rate at which the same core sums up an
+array of their size.
 """
 
 import argparse
@@ -35,13 +36,16 @@ def main() -> None:
     torch.set_num_threads(1)
     meta = collect_meta(sys.argv[1:], "python -m loadtest.float_products")
     systems, weights = make_systems()
+    dtype = str(weights[0].dtype).removeprefix("torch.")
     rows = []
     for tokens in TOKENS:
         row = {"tokens": float(tokens)} | measured(systems, weights, tokens, args.rounds)
         rows.append({name: round(value, 2) for name, value in row.items()})
         print("  ".join(f"{name} {value:6.1f}" for name, value in rows[-1].items()), flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"meta": meta, "steps": rows}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"meta": meta, "dtype": dtype, "steps": rows}, indent=1) + "\n"
+        )
 
 
 def make_systems() -> tuple[dict[str, list[Callable[[Any], Any]]], list[Any]]:
@@ -53,11 +57,12 @@ def make_systems() -> tuple[dict[str, list[Callable[[Any], Any]]], list[Any]]:
     from specray.target import float_products
 
     current_platform.import_kernels()
-    generator = torch.Generator().manual_seed(0)
-    weights = [torch.randn(*s, generator=generator) for _ in range(LAYERS) for s in SHAPES]
-    weights.append(torch.randn(*HEAD, generator=generator))
-    if not float_products.is_for_this_processor():
+    kind = float_products.kind_for_this_processor()
+    if kind is None:
         raise SystemExit("specray leaves this processor's products to vLLM")
+    generator = torch.Generator().manual_seed(0)
+    shapes = [*(shape for _ in range(LAYERS) for shape in SHAPES), HEAD]
+    weights = [torch.randn(*shape, generator=generator).to(kind.dtype) for shape in shapes]
 
     def layers() -> list[Callable[[Any], Any]]:
         made = []
@@ -79,8 +84,9 @@ def measured(
     """Medians over the rounds: of a step's products by system, and of its floor."""
     import torch
 
-    inputs = {w.shape[1]: torch.randn(tokens, w.shape[1]) for w in weights}
-    array = torch.ones(sum(w.numel() for w in weights))
+    dtype = weights[0].dtype
+    inputs = {w.shape[1]: torch.randn(tokens, w.shape[1]).to(dtype) for w in weights}
+    array = torch.ones(sum(w.nbytes for w in weights) // torch.float32.itemsize)
     seconds: dict[str, list[float]] = {name: [] for name in (*systems, "floor")}
     with torch.inference_mode():
         for _ in range(rounds + 1):

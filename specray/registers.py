@@ -13,7 +13,16 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
-F32, I8, I16, I32, I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+class _BFloat16(ir.types.Type):
+    """A type of LLVM's that llvmlite does not name."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+F32, BF16 = ir.FloatType(), _BFloat16()
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 ANY_ORDER: Final = ("reassoc", "contract")
 
 

@@ -1,17 +1,17 @@
-"""Products of float32 weights with the tokens of a step, compiled by numba as a model is loaded.
+"""Products of a model's weights with the tokens of a step, compiled by numba as it is loaded.
 
 To verify a few tokens should take what one takes: the time to read the weights once. oneDNN, by
 which vLLM multiplies, takes longer with each (`loadtest.float_products`). Here a pair of outputs is
-multiplied with up to six tokens at a time while the weights that follow are fetched, and the
-weights stay as they were loaded. Many tokens, as of a prompt, are multiplied by PyTorch.
+multiplied with several tokens at a time while the weights that follow are fetched, and the weights
+stay as they were loaded. Many tokens, as of a prompt, are multiplied by PyTorch.
 
 Each number is a sum in an order of its own, so that a product of a few tokens comes out the same
 to the last bit for each of them, whatever the others are.
 """
 
 import logging
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import numba
@@ -25,7 +25,18 @@ from torch import Tensor
 from torch.nn import functional
 from vllm.platforms import current_platform
 
-from specray.registers import F32, I32, I64, call, load, prefetch, x86_features, zeros
+from specray.registers import (
+    BF16,
+    F32,
+    I32,
+    I64,
+    call,
+    load,
+    prefetch,
+    store,
+    x86_features,
+    zeros,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,48 +44,72 @@ Product = Callable[[int, int, int, int, int, int], None]
 
 MOST_TOKENS: Final = 128
 """In a product that is computed here; more are PyTorch's."""
-_TILE: Final = 6  # tokens: twelve sums, two registers of weights, one of inputs; AVX2 has 16
 _OUTPUTS: Final = 2
-_LANES: Final = 8  # floats in a register
 _BLOCK: Final = 2**17  # bytes of weights that stay in the cache for the tokens of all tiles
-_FETCHED_AHEAD: Final = 2**14  # bytes
+
+
+class Kind(NamedTuple):
+    """How numbers of a type are multiplied."""
+
+    dtype: torch.dtype
+    register: int  # bytes
+    tile: int  # tokens: two sums for each, two registers of weights and one of inputs
+    fetched_ahead: int  # bytes; with the inputs of a tile they fit the smallest cache
+
+    @property
+    def lanes(self) -> int:
+        """Numbers in a register."""
+        return self.register // self.dtype.itemsize
+
+
+FLOAT32: Final = Kind(torch.float32, 32, 6, 2**14)
+"""By AVX2, which has 16 registers."""
+BFLOAT16: Final = Kind(torch.bfloat16, 64, 12, 2**13)
+"""By AVX-512, which has 32, and its instruction that adds up pairs' products in float32."""
 
 
 def install() -> None:
     """In a worker on a CPU whose model is not compiled, before it is loaded."""
-    if is_for_this_processor():
-        upstream.dispatch_cpu_unquantized_gemm = _choose
-        logger.info("products of float32 weights with up to %d tokens are specray's", MOST_TOKENS)
+    if (kind := kind_for_this_processor()) is not None:
+        upstream.dispatch_cpu_unquantized_gemm = partial(_choose, kind)
+        dtype = str(kind.dtype).removeprefix("torch.")
+        logger.info("products of %s with up to %d tokens are specray's", dtype, MOST_TOKENS)
 
 
-def is_for_this_processor() -> bool:
-    """Whether it multiplies eight floats at once, and no more.
+def kind_for_this_processor() -> Kind | None:
+    """What it multiplies faster by this than by vLLM's products; None: nothing.
 
-    With AVX-512 it was not measured against vLLM's, nor against AMD's own library.
+    That is float32 where it has AVX2 and no more, and bfloat16 where it has an instruction for it,
+    but no matrix unit. float32 by AVX-512 was hardly faster on a Zen 5, and neither was measured
+    against AMD's own library.
     """
     features = x86_features() or {}
-    has_avx2 = bool(features.get("avx2") and features.get("fma"))
-    return has_avx2 and not features.get("avx512f") and not current_platform.is_zen_cpu()
+    if current_platform.is_zen_cpu():
+        return None
+    if features.get("avx512f"):
+        has_bfloat16 = features.get("avx512bf16") and not features.get("amx-bf16")
+        return BFLOAT16 if has_bfloat16 else None
+    return FLOAT32 if features.get("avx2") and features.get("fma") else None
 
 
-def fits(weight: Tensor) -> bool:
-    """Whether the weights of a product, [outputs, inputs], can be multiplied here.
+def fits(kind: Kind, weight: Tensor) -> bool:
+    """Whether the weights of a product, [outputs, inputs], can be multiplied so.
 
     Only on one thread.
     """
     return (
         torch.get_num_threads() == 1
-        and weight.dtype == torch.float32
+        and weight.dtype == kind.dtype
         and weight.device.type == "cpu"
         and weight.ndim == 2
         and weight.is_contiguous()
         and weight.numel() > 0
         and weight.shape[0] % _OUTPUTS == 0
-        and weight.shape[1] % _LANES == 0
+        and weight.shape[1] % kind.lanes == 0
     )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear`, for weights that fit: x [..., inputs] → [..., outputs]."""
     num_outputs, num_inputs = weight.shape
     num_tokens = x.numel() // num_inputs
@@ -83,46 +118,47 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-1], num_outputs)
     addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
-    product()(addresses[0], num_tokens, addresses[1], num_outputs, num_inputs, addresses[2])
+    product(kind)(addresses[0], num_tokens, addresses[1], num_outputs, num_inputs, addresses[2])
     return out if bias is None else out.add_(bias)
 
 
-def _choose(layer: torch.nn.Module, remove_weight: bool) -> None:
+def _choose(kind: Kind, layer: torch.nn.Module, remove_weight: bool) -> None:
     """Stands in for vLLM's choice of what multiplies a layer's weights."""
-    if fits(layer.weight):
-        product()  # compiled before the first request
-        layer.cpu_linear = linear
+    if fits(kind, layer.weight):
+        product(kind)  # compiled before the first request
+        layer.cpu_linear = partial(linear, kind)
     else:
         _upstream_choice(layer, remove_weight)
 
 
 @cache
-def product() -> Product:
+def product(kind: Kind) -> Product:
     """Compiles out = x @ weight.T.
 
     What is returned takes the address of x, how many tokens there are, the address of the weights,
-    how many outputs and inputs there are, and the address of what comes out: contiguous float32,
-    the outputs a multiple of two, the inputs of eight.
+    how many outputs and inputs there are, and the address of what comes out: contiguous numbers of
+    the kind, the outputs a multiple of two, the inputs of a register's lanes.
     """
-    fetching, reading = _tile(is_fetching=True), _tile(is_fetching=False)
+    fetching, reading = _tile(kind, is_fetching=True), _tile(kind, is_fetching=False)
+    item, tile = kind.dtype.itemsize, kind.tile
 
     @numba.njit(types.void(*[types.int64] * 6), nogil=True, error_model="numpy")
     def multiply(
         x: int, num_tokens: int, weight: int, num_outputs: int, num_inputs: int, out: int
     ) -> None:
-        size = 4 * num_inputs
+        size, stride = item * num_inputs, item * num_outputs
         per_block = max(_OUTPUTS, _BLOCK // size // _OUTPUTS * _OUTPUTS)
         for start in range(0, num_outputs, per_block):
             end = min(num_outputs, start + per_block)
-            for token in range(0, num_tokens, _TILE):
-                num_rows, row = min(_TILE, num_tokens - token), x + token * size
+            for token in range(0, num_tokens, tile):
+                num_rows, row = min(tile, num_tokens - token), x + token * size
                 for output in range(start, end, _OUTPUTS):
                     weights = weight + output * size
-                    target = out + 4 * (token * num_outputs + output)
+                    target = out + token * stride + output * item
                     if token == 0:
-                        fetching(num_rows, row, weights, num_inputs, target, 4 * num_outputs)
+                        fetching(num_rows, row, weights, size, target, stride)
                     else:
-                        reading(num_rows, row, weights, num_inputs, target, 4 * num_outputs)
+                        reading(num_rows, row, weights, size, target, stride)
 
     compiled: Product = multiply
     return compiled
@@ -133,13 +169,13 @@ class _Tile(NamedTuple):
 
     row: Any  # address of the first token's inputs
     weights: Any  # address of the weights of a pair of outputs
-    num_inputs: Any
+    size: Any  # bytes of a token's inputs
     out: Any  # address of the first token's outputs
     stride: Any  # how many bytes the tokens' outputs lie apart
 
 
-def _tile(*, is_fetching: bool) -> Callable[..., None]:
-    """Products of 1 to `_TILE` tokens with the weights of a pair of outputs.
+def _tile(kind: Kind, *, is_fetching: bool) -> Callable[..., None]:
+    """Products of up to a tile's tokens with the weights of a pair of outputs.
 
     What is returned takes how many tokens there are and a `_Tile`'s fields, all of them int64.
     """
@@ -147,18 +183,18 @@ def _tile(*, is_fetching: bool) -> Callable[..., None]:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         end = builder.append_basic_block("end")
         choice = builder.switch(args[0], end)
-        for num_rows in range(1, _TILE + 1):
+        for num_rows in range(1, kind.tile + 1):
             block = builder.append_basic_block(f"rows.{num_rows}")
             choice.add_case(I64(num_rows), block)
             builder.position_at_end(block)
-            _multiply(builder, num_rows, _Tile(*args[1:]), is_fetching=is_fetching)
+            _multiply(kind, builder, num_rows, _Tile(*args[1:]), is_fetching=is_fetching)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
     @intrinsic
     def products(
-        context: Any, num_rows: Any, row: Any, weights: Any, num_inputs: Any, out: Any, stride: Any
+        context: Any, num_rows: Any, row: Any, weights: Any, size: Any, out: Any, stride: Any
     ) -> Any:
         return types.void(*[types.int64] * 6), generate
 
@@ -166,47 +202,59 @@ def _tile(*, is_fetching: bool) -> Callable[..., None]:
     return made
 
 
-def _multiply(builder: Any, num_rows: int, tile: _Tile, *, is_fetching: bool) -> None:
-    vector = ir.VectorType(F32, _LANES)
-    size = builder.shl(tile.num_inputs, I64(2))
-    rows = [builder.add(tile.row, builder.mul(size, I64(r))) for r in range(num_rows)]
-    outputs = [builder.add(tile.weights, builder.mul(size, I64(o))) for o in range(_OUTPUTS)]
-    sums = zeros(builder, vector, num_rows * _OUTPUTS)
-    step = I64(4 * _LANES)
-    with cgutils.for_range_slice(builder, I64(0), size, step, intp=I64) as (place, _):
-        numbers = [load(builder, builder.add(output, place), vector) for output in outputs]
+def _multiply(kind: Kind, builder: Any, num_rows: int, tile: _Tile, *, is_fetching: bool) -> None:
+    rows = [builder.add(tile.row, builder.mul(tile.size, I64(r))) for r in range(num_rows)]
+    outputs = [builder.add(tile.weights, builder.mul(tile.size, I64(o))) for o in range(_OUTPUTS)]
+    single = ir.VectorType(F32, kind.register // 4)
+    numbers = single if kind.dtype == torch.float32 else ir.VectorType(BF16, kind.lanes)
+    sums = zeros(builder, single, num_rows * _OUTPUTS)
+    step = I64(kind.register)
+    with cgutils.for_range_slice(builder, I64(0), tile.size, step, intp=I64) as (place, _):
+        weights = [load(builder, builder.add(output, place), numbers) for output in outputs]
         if is_fetching:  # as the weights lie: the processor does not guess it from pairs of rows
             ahead = builder.add(tile.weights, builder.mul(place, I64(_OUTPUTS)))
             for o in range(_OUTPUTS):
-                prefetch(builder, builder.add(ahead, I64(_FETCHED_AHEAD + 4 * _LANES * o)))
+                prefetch(builder, builder.add(ahead, I64(kind.fetched_ahead + kind.register * o)))
         for r, inputs in enumerate(rows):
-            values = load(builder, builder.add(inputs, place), vector)
-            for o, number in enumerate(numbers):
+            values = load(builder, builder.add(inputs, place), numbers)
+            for o, weight in enumerate(weights):
                 total = sums[r * _OUTPUTS + o]
-                args = [values, number, builder.load(total)]
-                builder.store(call(builder, f"llvm.fma.v{_LANES}f32", vector, args), total)
+                added = _added(builder, builder.load(total), values, weight)
+                builder.store(added, total)
     for r in range(num_rows):
-        target = builder.add(tile.out, builder.mul(tile.stride, I64(r)))
-        for o in range(_OUTPUTS):
-            address = builder.inttoptr(builder.add(target, I64(4 * o)), F32.as_pointer())
-            builder.store(_total(builder, builder.load(sums[r * _OUTPUTS + o])), address)
+        pair = sums[r * _OUTPUTS : (r + 1) * _OUTPUTS]
+        totals = _totals(builder, *map(builder.load, pair))
+        if kind.dtype == torch.bfloat16:
+            totals = builder.fptrunc(totals, ir.VectorType(BF16, _OUTPUTS))
+        store(builder, totals, builder.add(tile.out, builder.mul(tile.stride, I64(r))))
 
 
-def _total(builder: Any, vector: Any) -> Any:
-    """The sum of a register's floats in one order: LLVM's own may be another each time."""
-    num_lanes = vector.type.count
-    while num_lanes > 1:
-        num_lanes //= 2
-        halves = [
-            builder.shuffle_vector(
-                vector,
-                vector.type(ir.Undefined),
-                ir.VectorType(I32, num_lanes)(list(range(start, start + num_lanes))),
-            )
-            for start in (0, num_lanes)
-        ]
-        vector = builder.fadd(*halves)
-    return builder.extract_element(vector, I32(0))
+def _added(builder: Any, total: Any, values: Any, weights: Any) -> Any:
+    """The sums with the products of two registers added."""
+    if values.type.element == F32:
+        name, args = f"llvm.fma.v{values.type.count}f32", [values, weights, total]
+    else:
+        name, args = "llvm.x86.avx512bf16.dpbf16ps.512", [total, values, weights]
+    return call(builder, name, total.type, args)
+
+
+def _totals(builder: Any, a: Any, b: Any) -> Any:
+    """The sums of two registers' floats, [2], in one order: LLVM's own may be another each time."""
+    size = a.type.count
+    fours = range(0, size, 4)
+    # Of each four: a's first two and b's, a's last two and b's.
+    first = [i + k for i in fours for k in (0, size, 1, size + 1)]
+    last = [place + 2 for place in first]
+    total = builder.fadd(*(_picked(builder, a, b, places) for places in (first, last)))
+    while (half := total.type.count // 2) >= _OUTPUTS:
+        halves = range(half), range(half, 2 * half)
+        total = builder.fadd(*(_picked(builder, total, total, places) for places in halves))
+    return total
+
+
+def _picked(builder: Any, x: Any, y: Any, places: Sequence[int]) -> Any:
+    """The numbers at these places of x and, behind them, y."""
+    return builder.shuffle_vector(x, y, ir.VectorType(I32, len(places))(list(places)))
 
 
 _upstream_choice = upstream.dispatch_cpu_unquantized_gemm

@@ -11,26 +11,56 @@ from vllm.platforms import current_platform
 
 from specray.registers import x86_features
 from specray.target import float_products
-from specray.target.float_products import MOST_TOKENS, fits, install, linear
+from specray.target.float_products import (
+    BFLOAT16,
+    FLOAT32,
+    MOST_TOKENS,
+    Kind,
+    fits,
+    install,
+    linear,
+)
 
-HAS_AVX2 = bool((x86_features() or {}).get("avx2") and (x86_features() or {}).get("fma"))
+FEATURES = x86_features() or {}
+HAS_AVX2 = bool(FEATURES.get("avx2") and FEATURES.get("fma"))
 with_avx2 = pytest.mark.skipif(
     not (current_platform.is_cpu() and HAS_AVX2), reason="for CPUs with AVX2"
 )
+with_bfloat16 = pytest.mark.skipif(
+    not (current_platform.is_cpu() and FEATURES.get("avx512bf16")),
+    reason="for CPUs with AVX512-BF16",
+)
+KINDS = (
+    pytest.param(FLOAT32, marks=with_avx2, id="float32"),
+    pytest.param(BFLOAT16, marks=with_bfloat16, id="bfloat16"),
+)
+of_each_kind = pytest.mark.parametrize("kind", KINDS)
 NUMBERS_OF_TOKENS = (1, 2, 3, 4, 5, 6, 7, 12, 13, 40, MOST_TOKENS)
 
 
 @pytest.fixture(autouse=True)
 def _on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And on a processor for which products are ours, also where wider ones are vLLM's."""
+    """And as another test leaves it."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(float_products, "is_for_this_processor", lambda: True)
     choice = upstream.dispatch_cpu_unquantized_gemm
     monkeypatch.setattr(upstream, "dispatch_cpu_unquantized_gemm", choice)
 
 
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+def install_for(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor for which products of the kind are ours, be it this one or not."""
+    monkeypatch.setattr(float_products, "kind_for_this_processor", lambda: kind)
+    install()
+
+
+def numbers(*shape: int, kind: Kind = FLOAT32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator).to(kind.dtype)
+
+
+def assert_rounded(made: torch.Tensor, wanted: torch.Tensor) -> None:
+    """As sums in float32, and then to the type; `wanted` is more precise."""
+    share = 2**-8 if made.dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(made.double(), wanted.double(), rtol=share, atol=1e-3)
 
 
 def layer_of(weight: torch.Tensor) -> Any:
@@ -39,62 +69,70 @@ def layer_of(weight: torch.Tensor) -> Any:
     return layer
 
 
-@with_avx2
+@of_each_kind
 @pytest.mark.parametrize("num_tokens", NUMBERS_OF_TOKENS)
-def test_products_are_those_of_pytorch_and_nothing_else_is_written(num_tokens: int) -> None:
+def test_products_are_those_of_pytorch_and_nothing_else_is_written(
+    kind: Kind, num_tokens: int
+) -> None:
     # One block of weights; several; inputs of which a pair of outputs is more than a block.
-    for num_outputs, num_inputs in ((2, 8), (1000, 576), (6, 2**14 + 2**6)):
-        x, weight = numbers(num_tokens, num_inputs), numbers(num_outputs, num_inputs)
-        written = torch.full((num_tokens + 2, num_outputs), 7.0)
+    for num_outputs, num_inputs in ((2, kind.lanes), (1000, 576), (6, 2**15 + 2**6)):
+        x, weight = (
+            numbers(num_tokens, num_inputs, kind=kind),
+            numbers(num_outputs, num_inputs, kind=kind),
+        )
+        written = torch.full((num_tokens + 2, num_outputs), 7.0, dtype=kind.dtype)
         args = [x.data_ptr(), num_tokens, weight.data_ptr(), num_outputs, num_inputs]
-        float_products.product()(*args, written[1:].data_ptr())
+        float_products.product(kind)(*args, written[1:].data_ptr())
 
-        wanted = functional.linear(x.double(), weight.double()).float()
-        torch.testing.assert_close(written[1:-1], wanted, rtol=1e-4, atol=1e-3)
+        assert_rounded(written[1:-1], functional.linear(x.double(), weight.double()))
         assert (written[[0, -1]] == 7.0).all()
 
 
-@with_avx2
+@of_each_kind
 @pytest.mark.parametrize("num_tokens", NUMBERS_OF_TOKENS)
-def test_a_token_comes_out_the_same_whatever_else_is_in_the_step(num_tokens: int) -> None:
+def test_a_token_comes_out_the_same_whatever_else_is_in_the_step(
+    kind: Kind, num_tokens: int
+) -> None:
     for num_outputs, num_inputs in ((960, 576), (576, 1536)):
-        x, weight = numbers(num_tokens, num_inputs), numbers(num_outputs, num_inputs)
-        alone = torch.cat([linear(row, weight, None) for row in x.split(1)])
+        x = numbers(num_tokens, num_inputs, kind=kind)
+        weight = numbers(num_outputs, num_inputs, kind=kind)
+        alone = torch.cat([linear(kind, row, weight, None) for row in x.split(1)])
 
-        assert torch.equal(linear(x, weight, None), alone)
+        assert torch.equal(linear(kind, x, weight, None), alone)
 
 
-@with_avx2
-def test_a_token_that_is_no_number_leaves_the_others_alone() -> None:
-    x, weight = numbers(5, 64), numbers(32, 64)
-    good = linear(x, weight, None)
+@of_each_kind
+def test_a_token_that_is_no_number_leaves_the_others_alone(kind: Kind) -> None:
+    x, weight = numbers(5, 64, kind=kind), numbers(32, 64, kind=kind)
+    good = linear(kind, x, weight, None)
     x[2] = torch.nan
-    made = linear(x, weight, None)
+    made = linear(kind, x, weight, None)
 
     assert made.isnan().all(1).tolist() == [False, False, True, False, False]
     others = [0, 1, 3, 4]
     assert torch.equal(made[others], good[others])
 
 
-@with_avx2
-def test_inputs_may_lie_and_be_counted_in_any_way() -> None:
-    weight, bias, wide = numbers(48, 64), numbers(48), numbers(2, 3, 128)
+@of_each_kind
+def test_inputs_may_lie_and_be_counted_in_any_way(kind: Kind) -> None:
+    weight, bias = numbers(48, 64, kind=kind), numbers(48, kind=kind)
+    wide = numbers(2, 3, 128, kind=kind)
     for x in (wide[..., :64], wide[0, :, ::2], wide[0, 0, 64:], wide[0, :0, 64:]):
-        made = linear(x, weight, bias)
+        made = linear(kind, x, weight, None)
 
         assert made.shape == (*x.shape[:-1], 48)
-        torch.testing.assert_close(made, functional.linear(x, weight, bias))
-        torch.testing.assert_close(linear(x, weight, None), functional.linear(x, weight))
+        assert_rounded(made, functional.linear(x.double(), weight.double()))
+        assert torch.equal(linear(kind, x, weight, bias), made + bias)
 
 
-@with_avx2
-def test_many_tokens_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = numbers(32, 64)
+@of_each_kind
+def test_many_tokens_are_pytorchs(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    weight = numbers(32, 64, kind=kind)
     monkeypatch.setattr(functional, "linear", lambda *args: args)
 
-    assert isinstance(linear(numbers(MOST_TOKENS, 64), weight, None), torch.Tensor)
-    x, bias = numbers(MOST_TOKENS + 1, 64), numbers(32)
-    assert linear(x, weight, bias) == (x, weight, bias)
+    assert isinstance(linear(kind, numbers(MOST_TOKENS, 64, kind=kind), weight, None), torch.Tensor)
+    x, bias = numbers(MOST_TOKENS + 1, 64, kind=kind), numbers(32, kind=kind)
+    assert linear(kind, x, weight, bias) == (x, weight, bias)
 
 
 @with_avx2
@@ -103,7 +141,7 @@ def test_many_tokens_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_inputs_of_another_kind_are_refused(x: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match=r"shapes|dtype"):
-        linear(x, numbers(32, 64), None)
+        linear(FLOAT32, x, numbers(32, 64), None)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +162,7 @@ def test_weights_of_other_kinds_stay_with_vllm(
 ) -> None:
     chosen = []
     monkeypatch.setattr(float_products, "_upstream_choice", lambda *args: chosen.append(args))
-    install()
+    install_for(FLOAT32, monkeypatch)
     layer = layer_of(weight)
     upstream.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
 
@@ -132,53 +170,62 @@ def test_weights_of_other_kinds_stay_with_vllm(
     assert not hasattr(layer, "cpu_linear")
 
 
-@with_avx2
-def test_vllms_layers_multiply_their_weights_as_they_are() -> None:
-    weight, x = numbers(32, 64), numbers(3, 64)
+@of_each_kind
+def test_vllms_layers_multiply_their_weights_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    weight, x = numbers(32, 64, kind=kind), numbers(3, 64, kind=kind)
     layer, method = layer_of(weight), UnquantizedLinearMethod()
-    install()
+    install_for(kind, monkeypatch)
     method.process_weights_after_loading(layer)
 
-    assert layer.cpu_linear is linear
-    torch.testing.assert_close(method.apply(layer, x), functional.linear(x, weight))
+    made = linear(kind, x, weight, None)
+    assert torch.equal(method.apply(layer, x), made)
     layer.weight.data = 2 * layer.weight  # others were loaded
-    torch.testing.assert_close(method.apply(layer, x), 2 * functional.linear(x, weight))
+    assert torch.equal(method.apply(layer, x), 2 * made)
 
 
 def test_several_threads_stay_with_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fits(torch.zeros(32, 64))
+    assert fits(FLOAT32, torch.zeros(32, 64))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not fits(torch.zeros(32, 64))
+    assert not fits(FLOAT32, torch.zeros(32, 64))
+
+
+AVX2 = {"avx2": True, "fma": True}
+WITH_BFLOAT16 = AVX2 | {"avx512f": True, "avx512bf16": True}
 
 
 @pytest.mark.parametrize(
-    ("features", "is_zen", "is_taken"),
+    ("features", "is_zen", "kind"),
     [
-        (None, False, False),  # no x86
-        ({}, False, False),
-        ({"avx2": True}, False, False),
-        ({"fma": True}, False, False),
-        ({"avx2": True, "fma": True}, False, True),
-        ({"avx2": True, "fma": True}, True, False),  # AMD's own library is installed
-        ({"avx2": True, "fma": True, "avx512f": True}, False, False),
+        (None, False, None),  # no x86
+        ({}, False, None),
+        ({"avx2": True}, False, None),
+        ({"fma": True}, False, None),
+        (AVX2, False, FLOAT32),
+        (AVX2, True, None),  # AMD's own library is installed
+        (AVX2 | {"avx512f": True}, False, None),
+        (WITH_BFLOAT16, False, BFLOAT16),
+        (WITH_BFLOAT16, True, None),
+        (WITH_BFLOAT16 | {"amx-bf16": True}, False, None),
     ],
 )
 def test_a_processor_decides_and_the_log_tells(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     features: dict[str, bool] | None,
+    kind: Kind | None,
     *,
     is_zen: bool,
-    is_taken: bool,
 ) -> None:
-    monkeypatch.undo()
     before = upstream.dispatch_cpu_unquantized_gemm
-    monkeypatch.setattr(upstream, "dispatch_cpu_unquantized_gemm", before)
     monkeypatch.setattr(float_products, "x86_features", lambda: features)
     platform = SimpleNamespace(is_zen_cpu=lambda: is_zen)
     monkeypatch.setattr(float_products, "current_platform", platform)
     caplog.set_level(logging.INFO, float_products.logger.name)
     install()
 
-    assert (upstream.dispatch_cpu_unquantized_gemm is not before) == is_taken
-    assert ("are specray's" in caplog.text) == is_taken
+    assert (upstream.dispatch_cpu_unquantized_gemm is not before) == (kind is not None)
+    assert ("are specray's" in caplog.text) == (kind is not None)
+    if kind is not None:
+        assert f"products of {str(kind.dtype).removeprefix('torch.')}" in caplog.text
