@@ -111,15 +111,17 @@ def fits(kind: Kind, weight: Tensor) -> bool:
 
 def linear(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear`, for weights that fit: x [..., inputs] → [..., outputs]."""
-    num_outputs, num_inputs = weight.shape
-    num_tokens = x.numel() // num_inputs
-    if num_tokens > MOST_TOKENS or x.shape[-1] != num_inputs or x.dtype != weight.dtype:
-        return functional.linear(x, weight, bias)
-    x = x.contiguous()
-    out = x.new_empty(*x.shape[:-1], num_outputs)
-    addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
-    product(kind)(addresses[0], num_tokens, addresses[1], num_outputs, num_inputs, addresses[2])
-    return out if bias is None else out.add_(bias)
+    # Each question for a property of vLLM's parameters would otherwise be Python's to answer.
+    with torch._C.DisableTorchFunctionSubclass():
+        num_outputs, num_inputs = weight.shape
+        num_tokens = x.numel() // num_inputs
+        if num_tokens > MOST_TOKENS or x.shape[-1] != num_inputs or x.dtype != weight.dtype:
+            return functional.linear(x, weight, bias)
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], num_outputs)
+        addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
+        product(kind)(addresses[0], num_tokens, addresses[1], num_outputs, num_inputs, addresses[2])
+        return out if bias is None else out.add_(bias)
 
 
 def _choose(kind: Kind, layer: torch.nn.Module, remove_weight: bool) -> None:
