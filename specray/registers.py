@@ -116,19 +116,21 @@ def float_totals(builder: Any, vectors: Sequence[Any]) -> Any:
             [four + i if i < 4 else size + four + i - 4 for four in range(0, size, 4) for i in way]
             for way in ways
         ]
-        return builder.fadd(*(_shuffled(builder, x, y, mask) for mask in masks), flags=ANY_ORDER)
+        return builder.fadd(*(shuffled(builder, x, y, mask) for mask in masks), flags=ANY_ORDER)
 
     ab, cd = (added(x, y, (0, 4, 1, 5), (2, 6, 3, 7)) for x, y in ((a, b), (c, d)))
     total = added(ab, cd, (0, 1, 4, 5), (2, 3, 6, 7))
     while (half := total.type.count // 2) >= 4:
         halves = [range(half), range(half, 2 * half)]
-        low, high = (_shuffled(builder, total, total, list(places)) for places in halves)
+        low, high = (shuffled(builder, total, total, list(places)) for places in halves)
         total = builder.fadd(low, high, flags=ANY_ORDER)
     return total
 
 
-def _shuffled(builder: Any, x: Any, y: Any, places: list[int]) -> Any:
-    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(places)), places))
+def shuffled(builder: Any, x: Any, y: Any, places: Sequence[int]) -> Any:
+    """The numbers at these places of one register and, behind them, another."""
+    mask = ir.Constant(ir.VectorType(I32, len(places)), list(places))
+    return builder.shuffle_vector(x, y, mask)
 
 
 def call(builder: Any, name: str, returned: Any, args: list[Any], **options: Any) -> Any:

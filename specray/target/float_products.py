@@ -10,7 +10,7 @@ to the last bit for each of them, whatever the others are.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -28,11 +28,11 @@ from vllm.platforms import current_platform
 from specray.registers import (
     BF16,
     F32,
-    I32,
     I64,
     call,
     load,
     prefetch,
+    shuffled,
     store,
     x86_features,
     zeros,
@@ -43,7 +43,11 @@ logger = logging.getLogger(__name__)
 Product = Callable[[int, int, int, int, int, int], None]
 
 MOST_TOKENS: Final = 128
-"""In a product that is computed here; more are PyTorch's."""
+"""In a product that is computed here; more are PyTorch's.
+
+From some 64 on PyTorch or oneDNN would be a little faster, but a verification is to add up as a
+plain step does.
+"""
 _OUTPUTS: Final = 2
 _BLOCK: Final = 2**17  # bytes of weights that stay in the cache for the tokens of all tiles
 
@@ -54,12 +58,17 @@ class Kind(NamedTuple):
     dtype: torch.dtype
     register: int  # bytes
     tile: int  # tokens: two sums for each, two registers of weights and one of inputs
-    fetched_ahead: int  # bytes; with the inputs of a tile they fit the smallest cache
+    fetched_ahead: int  # bytes, in the cache that a tile's inputs are in
 
     @property
     def lanes(self) -> int:
         """Numbers in a register."""
         return self.register // self.dtype.itemsize
+
+    @property
+    def adds_biases(self) -> bool:
+        """Whether sums that are rounded are precise enough to add a bias to them."""
+        return self.dtype == torch.float32
 
 
 FLOAT32: Final = Kind(torch.float32, 32, 6, 2**14)
@@ -77,18 +86,18 @@ def install() -> None:
 
 
 def kind_for_this_processor() -> Kind | None:
-    """What it multiplies faster by this than by vLLM's products; None: nothing.
+    """What it multiplies a few of faster by this than vLLM does; None: nothing.
 
-    That is float32 where it has AVX2 and no more, and bfloat16 where it has an instruction for it,
-    but no matrix unit. float32 by AVX-512 was hardly faster on a Zen 5, and neither was measured
-    against AMD's own library.
+    That is float32 with AVX2 but without AVX-512 (measured on a Zen 3), and bfloat16 with its own
+    instruction in AVX-512 but without a matrix unit (on a Zen 5). Where AMD's own library is
+    installed it is left to that, against which neither was measured.
     """
-    features = x86_features() or {}
     if current_platform.is_zen_cpu():
         return None
+    features = x86_features() or {}
     if features.get("avx512f"):
-        has_bfloat16 = features.get("avx512bf16") and not features.get("amx-bf16")
-        return BFLOAT16 if has_bfloat16 else None
+        is_bfloat16 = features.get("avx512bf16") and not features.get("amx-bf16")
+        return BFLOAT16 if is_bfloat16 else None
     return FLOAT32 if features.get("avx2") and features.get("fma") else None
 
 
@@ -110,12 +119,23 @@ def fits(kind: Kind, weight: Tensor) -> bool:
 
 
 def linear(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`torch.nn.functional.linear`, for weights that fit: x [..., inputs] → [..., outputs]."""
+    """`torch.nn.functional.linear`, for weights that fit: x [..., inputs] → [..., outputs].
+
+    In bfloat16, numbers below 2^-126 count as 0.
+    """
     # Each question for a property of vLLM's parameters would otherwise be Python's to answer.
     with torch._C.DisableTorchFunctionSubclass():
         num_outputs, num_inputs = weight.shape
         num_tokens = x.numel() // num_inputs
-        if num_tokens > MOST_TOKENS or x.shape[-1] != num_inputs or x.dtype != weight.dtype:
+        if (
+            num_tokens > MOST_TOKENS
+            or x.shape[-1] != num_inputs
+            or x.dtype != weight.dtype
+            or x.device != weight.device
+            or not weight.is_contiguous()
+            or num_outputs % _OUTPUTS
+            or (bias is not None and not kind.adds_biases)
+        ):
             return functional.linear(x, weight, bias)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], num_outputs)
@@ -126,7 +146,8 @@ def linear(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
 
 def _choose(kind: Kind, layer: torch.nn.Module, remove_weight: bool) -> None:
     """Stands in for vLLM's choice of what multiplies a layer's weights."""
-    if fits(kind, layer.weight):
+    has_bias = getattr(layer, "bias", None) is not None
+    if fits(kind, layer.weight) and (kind.adds_biases or not has_bias):
         product(kind)  # compiled before the first request
         layer.cpu_linear = partial(linear, kind)
     else:
@@ -207,8 +228,8 @@ def _tile(kind: Kind, *, is_fetching: bool) -> Callable[..., None]:
 def _multiply(kind: Kind, builder: Any, num_rows: int, tile: _Tile, *, is_fetching: bool) -> None:
     rows = [builder.add(tile.row, builder.mul(tile.size, I64(r))) for r in range(num_rows)]
     outputs = [builder.add(tile.weights, builder.mul(tile.size, I64(o))) for o in range(_OUTPUTS)]
-    single = ir.VectorType(F32, kind.register // 4)
-    numbers = single if kind.dtype == torch.float32 else ir.VectorType(BF16, kind.lanes)
+    single = ir.VectorType(F32, kind.register // torch.float32.itemsize)
+    numbers = ir.VectorType(BF16 if kind.dtype == torch.bfloat16 else F32, kind.lanes)
     sums = zeros(builder, single, num_rows * _OUTPUTS)
     step = I64(kind.register)
     with cgutils.for_range_slice(builder, I64(0), tile.size, step, intp=I64) as (place, _):
@@ -221,7 +242,7 @@ def _multiply(kind: Kind, builder: Any, num_rows: int, tile: _Tile, *, is_fetchi
             values = load(builder, builder.add(inputs, place), numbers)
             for o, weight in enumerate(weights):
                 total = sums[r * _OUTPUTS + o]
-                added = _added(builder, builder.load(total), values, weight)
+                added = _added(kind, builder, builder.load(total), values, weight)
                 builder.store(added, total)
     for r in range(num_rows):
         pair = sums[r * _OUTPUTS : (r + 1) * _OUTPUTS]
@@ -231,12 +252,12 @@ def _multiply(kind: Kind, builder: Any, num_rows: int, tile: _Tile, *, is_fetchi
         store(builder, totals, builder.add(tile.out, builder.mul(tile.stride, I64(r))))
 
 
-def _added(builder: Any, total: Any, values: Any, weights: Any) -> Any:
+def _added(kind: Kind, builder: Any, total: Any, values: Any, weights: Any) -> Any:
     """The sums with the products of two registers added."""
-    if values.type.element == F32:
-        name, args = f"llvm.fma.v{values.type.count}f32", [values, weights, total]
-    else:
+    if kind.dtype == torch.bfloat16:
         name, args = "llvm.x86.avx512bf16.dpbf16ps.512", [total, values, weights]
+    else:
+        name, args = f"llvm.fma.v{kind.lanes}f32", [values, weights, total]
     return call(builder, name, total.type, args)
 
 
@@ -247,16 +268,11 @@ def _totals(builder: Any, a: Any, b: Any) -> Any:
     # Of each four: a's first two and b's, a's last two and b's.
     first = [i + k for i in fours for k in (0, size, 1, size + 1)]
     last = [place + 2 for place in first]
-    total = builder.fadd(*(_picked(builder, a, b, places) for places in (first, last)))
+    total = builder.fadd(*(shuffled(builder, a, b, places) for places in (first, last)))
     while (half := total.type.count // 2) >= _OUTPUTS:
         halves = range(half), range(half, 2 * half)
-        total = builder.fadd(*(_picked(builder, total, total, places) for places in halves))
+        total = builder.fadd(*(shuffled(builder, total, total, places) for places in halves))
     return total
-
-
-def _picked(builder: Any, x: Any, y: Any, places: Sequence[int]) -> Any:
-    """The numbers at these places of x and, behind them, y."""
-    return builder.shuffle_vector(x, y, ir.VectorType(I32, len(places))(list(places)))
 
 
 _upstream_choice = upstream.dispatch_cpu_unquantized_gemm

@@ -122,7 +122,8 @@ def test_inputs_may_lie_and_be_counted_in_any_way(kind: Kind) -> None:
 
         assert made.shape == (*x.shape[:-1], 48)
         assert_rounded(made, functional.linear(x.double(), weight.double()))
-        assert torch.equal(linear(kind, x, weight, bias), made + bias)
+        with_bias = functional.linear(x, weight, bias)
+        torch.testing.assert_close(linear(kind, x, weight, bias), with_bias)
 
 
 @of_each_kind
@@ -185,6 +186,47 @@ def test_vllms_layers_multiply_their_weights_as_they_are(
     assert torch.equal(method.apply(layer, x), 2 * made)
 
 
+@with_bfloat16
+def test_a_bias_is_added_before_sums_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = numbers(32, 64, kind=BFLOAT16), numbers(3, 64, kind=BFLOAT16)
+    bias = -functional.linear(x[0], weight)  # which leaves what rounding has taken
+    wanted = functional.linear(x.double(), weight.double(), bias.double())
+    assert wanted[0].abs().min() > 0
+
+    assert_rounded(linear(BFLOAT16, x, weight, bias), wanted)
+    chosen = []
+    monkeypatch.setattr(float_products, "_upstream_choice", lambda *args: chosen.append(args))
+    install_for(BFLOAT16, monkeypatch)
+    layer = layer_of(weight)
+    layer.bias = torch.nn.Parameter(bias)
+    upstream.dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+    assert chosen == [(layer, False)]
+
+
+@of_each_kind
+def test_other_weights_may_be_loaded_in_their_place(kind: Kind) -> None:
+    x = numbers(3, 64, kind=kind)
+    for weight in (numbers(64, 64, kind=kind).t(), numbers(3, 64, kind=kind)):
+        made = linear(kind, x, weight, None)
+
+        assert_rounded(made, functional.linear(x.double(), weight.double()))
+    assert linear(kind, x.to("meta"), numbers(32, 64, kind=kind), None).is_meta  # nothing is read
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.zeros(32, 64 + 16, dtype=torch.bfloat16),
+        torch.zeros(33, 64, dtype=torch.bfloat16),
+        torch.zeros(32, 64),
+    ],
+    ids=["part of a register", "odd outputs", "float32"],
+)
+def test_of_bfloat16_others_do_not_fit(weight: torch.Tensor) -> None:
+    assert fits(BFLOAT16, torch.zeros(32, 64, dtype=torch.bfloat16))
+    assert not fits(BFLOAT16, weight)
+
+
 def test_several_threads_stay_with_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fits(FLOAT32, torch.zeros(32, 64))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -208,6 +250,7 @@ WITH_BFLOAT16 = AVX2 | {"avx512f": True, "avx512bf16": True}
         (WITH_BFLOAT16, False, BFLOAT16),
         (WITH_BFLOAT16, True, None),
         (WITH_BFLOAT16 | {"amx-bf16": True}, False, None),
+        (AVX2 | {"avx512bf16": True}, False, FLOAT32),  # AVX-512 is switched off
     ],
 )
 def test_a_processor_decides_and_the_log_tells(

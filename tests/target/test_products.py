@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="for CPUs"
 HAS_AMX = torch.cpu.get_capabilities().get("amx_bf16", False)
 MOST_ROWS = 32
 with_amx = pytest.mark.skipif(
-    not HAS_AMX, reason="only AMX computes each row by itself in bfloat16"
+    not HAS_AMX, reason="vLLM's products compute each row by itself with AMX only"
 )
 with_rows_by_themselves = pytest.mark.skipif(
     not HAS_AMX and kind_for_this_processor() != BFLOAT16, reason="AMX does, or products of ours"
