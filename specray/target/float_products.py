@@ -131,9 +131,8 @@ def linear(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
             num_tokens > MOST_TOKENS
             or x.shape[-1] != num_inputs
             or x.dtype != weight.dtype
-            or x.device != weight.device
-            or not weight.is_contiguous()
-            or num_outputs % _OUTPUTS
+            or not x.is_cpu
+            or not fits(kind, weight)  # others may have been loaded in their place
             or (bias is not None and not kind.adds_biases)
         ):
             return functional.linear(x, weight, bias)

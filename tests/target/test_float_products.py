@@ -210,7 +210,13 @@ def test_other_weights_may_be_loaded_in_their_place(kind: Kind) -> None:
         made = linear(kind, x, weight, None)
 
         assert_rounded(made, functional.linear(x.double(), weight.double()))
-    assert linear(kind, x.to("meta"), numbers(32, 64, kind=kind), None).is_meta  # nothing is read
+    doubles = x.double(), numbers(32, 64).double()
+    assert torch.equal(linear(kind, *doubles, None), functional.linear(*doubles))
+    for num_inputs in (kind.lanes + 1, 2 * kind.lanes - 1):
+        x, weight = numbers(3, num_inputs, kind=kind), numbers(32, num_inputs, kind=kind)
+        assert torch.equal(linear(kind, x, weight, None), functional.linear(x, weight))
+    x, weight = numbers(3, 64, kind=kind), numbers(32, 64, kind=kind)
+    assert linear(kind, x.to("meta"), weight, None).is_meta  # nothing is read
 
 
 @pytest.mark.parametrize(
