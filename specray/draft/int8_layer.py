@@ -1,21 +1,44 @@
-"""A layer with int8 weights on a CPU: two calls of compiled code, whatever it is made of."""
+"""Layers with int8 weights on a CPU: all of a pass in one call of compiled code.
 
-from collections.abc import Callable
+Each call takes time between the products, and gives back and asks for the interpreter's lock, which
+the thread that reads commits wants too.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import torch
-from numba import float32
+from numba import float32, int8
 from torch import Tensor
 
+from specray.draft.in_place_cache import AttendInPlace, InPlaceCache, attention_in_place
 from specray.draft.int8 import Int8Weights
 from specray.draft.int8_product import Product, product
 from specray.draft.kernels import OPTIONS, Array, exp
-from specray.draft.llama_layer import LayerWeights, Norm
+from specray.draft.llama_layer import LayerWeights, Norm, Weights
+from specray.draft.vectors import pointer
 
 _NO_NORM = Norm(torch.empty(0, 0), 0.0)
+
+
+class _Parts(NamedTuple):
+    """What compiled code takes of a layer."""
+
+    attention_norm: tuple[Array, np.float32]
+    qkv: Int8Weights
+    head_norm: tuple[Array, np.float32]
+    out: Int8Weights
+    mlp_norm: tuple[Array, np.float32]
+    gate_up: Int8Weights
+    down: Int8Weights
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All there are, in order."""
+        return [part for parts in self for part in parts if isinstance(part, np.ndarray)]
 
 
 class Int8Layer:
@@ -23,52 +46,99 @@ class Int8Layer:
 
     def __init__(self, weights: LayerWeights) -> None:
         """Quantises a layer's products."""
-        self._head_dim, self._num_turned = weights.head_dim, weights.num_turned
-        self._attention_norm = _numbers(weights.attention_norm)
-        self._qkv = Int8Weights.of(*weights.qkv)
-        self._head_norm = _numbers(weights.head_norm or _NO_NORM)
-        self._out = Int8Weights.of(*weights.out)
-        self._mlp_norm = _numbers(weights.mlp_norm)
-        self._gate_up = Int8Weights.of(*weights.gate_up)
-        self._down = Int8Weights.of(*weights.down)
+        self.head_dim, self.num_turned = weights.head_dim, weights.num_turned
+        self.parts = _Parts(
+            _numbers(weights.attention_norm),
+            Int8Weights.of(*weights.qkv),
+            _numbers(weights.head_norm or _NO_NORM),
+            Int8Weights.of(*weights.out),
+            _numbers(weights.mlp_norm),
+            Int8Weights.of(*weights.gate_up),
+            Int8Weights.of(*weights.down),
+        )
+
+    @property
+    def num_heads(self) -> int:
+        """Those of the queries, the keys and the values."""
+        return len(self.parts.qkv.scales) // self.head_dim
 
     def qkv(self, x: Tensor, turns: Tensor) -> Tensor:
         """See `Layer`."""
-        out = torch.empty(len(x), len(self._qkv.scales) // self._head_dim, self._head_dim)
+        out = torch.empty(len(x), self.num_heads, self.head_dim)
         begin = _compiled(product()).begin
-        turning = torch.view_as_real(turns).numpy()[:, 0]
-        norms, num_turned = (self._attention_norm, self._head_norm), self._num_turned
-        begin(x.numpy(), norms, self._qkv, turning, num_turned, out.numpy())
+        begin(x.numpy(), self.parts, _pairs(turns), self.num_turned, out.numpy())
         return out
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """See `Layer`."""
-        out = torch.empty(x.shape)
-        finish = _compiled(product()).finish
-        weights = (self._out, self._mlp_norm, self._gate_up, self._down)
-        finish(x.numpy(), attended.numpy(), *weights, out.numpy())
+        out = x.clone()
+        _compiled(product()).finish(out.numpy(), attended.numpy(), self.parts)
         return out
+
+
+class Int8Layers:
+    """All layers, for keys and values that are attended to in place."""
+
+    def __init__(self, layers: Sequence[Int8Layer], kv_heads: int) -> None:
+        """Takes layers that are alike."""
+        first = layers[0]
+        self._like, self._kept = first.parts, layers  # which hold the memory at the addresses
+        addresses = [[array.ctypes.data for array in layer.parts.arrays] for layer in layers]
+        self._addresses = np.array(addresses, np.int64)
+        self._num_turned = first.num_turned
+        self._num_heads, self._dim = first.num_heads, first.head_dim
+        self._num_attended = (first.num_heads - 2 * kv_heads) * first.head_dim
+        self._attend = attention_in_place(self._dim, first.num_heads // kv_heads - 2)
+
+    def compute(self, x: Tensor, turns: Tensor, cache: InPlaceCache) -> Tensor:
+        """What the last layer makes of the tokens of a pass that `cache` was told of.
+
+        Args:
+            x: [tokens, hidden], overwritten.
+            turns: of their positions; see `Rotation`.
+            cache: their rows'.
+        """
+        room = np.empty((len(x), self._num_heads, self._dim), np.float32)
+        attended = np.empty((len(x), self._num_attended), np.float32)
+        _whole(product(), self._attend)(
+            *(x.numpy(), self._like, self._addresses, _pairs(turns), self._num_turned),
+            *(cache.table, room, attended),
+        )
+        return x
+
+
+class Int8Head:
+    """The norm behind the layers, and the head."""
+
+    def __init__(self, norm: Norm, weights: Weights) -> None:
+        """Quantises the head."""
+        self._norm, self._weights = _numbers(norm), Int8Weights.of(*weights)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The logits [tokens, columns] of tokens [tokens, hidden]."""
+        logits = torch.empty(len(x), len(self._weights.scales))
+        x = x.contiguous()  # as each kind of array is compiled for
+        _compiled(product()).score(x.numpy(), self._norm, self._weights, logits.numpy())
+        return logits
 
 
 class _Compiled(NamedTuple):
     begin: Callable[..., None]
     finish: Callable[..., None]
+    score: Callable[..., None]
 
 
 @cache
 def _compiled(multiply: Product) -> _Compiled:
-    """A layer's two functions, with a product that numba can call."""
+    """What comes before and after attention and after all layers, by a product for numba."""
 
     @numba.njit(**OPTIONS)
-    def begin(
-        x: Array, norms: Any, weights: Any, turns: Array, num_turned: int, out: Array
-    ) -> None:
-        norm, head_norm = norms
+    def begin(x: Array, parts: _Parts, turns: Array, num_turned: int, out: Array) -> None:
         normed = np.empty_like(x)
-        _normalize(x, norm, normed)
-        weight, scales, bias = weights
+        _normalize(x, parts.attention_norm, normed)
+        weight, scales, bias = parts.qkv
         multiply(normed, weight, scales, bias, out.reshape(len(x), -1))
-        head_weights, epsilon = head_norm
+        head_weights, epsilon = parts.head_norm
         for token in range(len(x)):
             for h in range(len(head_weights)):
                 head = out[token, h : h + 1]
@@ -80,15 +150,13 @@ def _compiled(multiply: Product) -> _Compiled:
                     head[2 * i], head[2 * i + 1] = a * cosine - b * sine, a * sine + b * cosine
 
     @numba.njit(**OPTIONS)
-    def finish(
-        x: Array, attended: Array, projection: Any, norm: Any, gate_up: Any, down: Any, out: Array
-    ) -> None:
-        residual, normed = np.empty_like(x), np.empty_like(x)
-        weight, scales, bias = projection
-        multiply(attended, weight, scales, bias, residual)
-        _add(x, residual)
-        _normalize(residual, norm, normed)
-        weight, scales, bias = gate_up
+    def finish(x: Array, attended: Array, parts: _Parts) -> None:  # in the place of x
+        made, normed = np.empty_like(x), np.empty_like(x)
+        weight, scales, bias = parts.out
+        multiply(attended, weight, scales, bias, made)
+        _add(made, x)
+        _normalize(x, parts.mlp_norm, normed)
+        weight, scales, bias = parts.gate_up
         hidden = np.empty((len(x), len(scales)), np.float32)
         multiply(normed, weight, scales, bias, hidden)
         size = len(scales) // 2
@@ -96,11 +164,74 @@ def _compiled(multiply: Product) -> _Compiled:
         for r in range(len(x)):
             for i in range(size):
                 gated[r, i] = _silu(hidden[r, i]) * hidden[r, size + i]
-        weight, scales, bias = down
-        multiply(gated, weight, scales, bias, out)
-        _add(residual, out)
+        weight, scales, bias = parts.down
+        multiply(gated, weight, scales, bias, made)
+        _add(made, x)
 
-    return _Compiled(begin, finish)
+    @numba.njit(**OPTIONS)
+    def score(x: Array, norm: Any, weights: Int8Weights, logits: Array) -> None:
+        normed = np.empty_like(x)
+        _normalize(x, norm, normed)
+        weight, scales, bias = weights
+        multiply(normed, weight, scales, bias, logits)
+
+    return _Compiled(begin, finish, score)
+
+
+@cache
+def _whole(multiply: Product, attend: AttendInPlace) -> Callable[..., None]:
+    """All layers; see `Int8Layers.compute`."""
+    begin, finish, _ = _compiled(multiply)
+
+    @numba.njit(**OPTIONS)
+    def weights_at(addresses: Array, like: Int8Weights) -> Int8Weights:
+        return Int8Weights(
+            numba.carray(pointer(addresses[0]), like.weight.shape, int8),
+            numba.carray(pointer(addresses[1]), like.scales.shape, float32),
+            numba.carray(pointer(addresses[2]), like.bias.shape, float32),
+        )
+
+    @numba.njit(**OPTIONS)
+    def norm_at(address: int, like: tuple[Array, float]) -> tuple[Array, float]:
+        return numba.carray(pointer(address), like[0].shape, float32), like[1]
+
+    @numba.njit(**OPTIONS)
+    def parts_at(addresses: Array, like: _Parts) -> _Parts:
+        """As arguments, what is compiled would grow with the layers."""
+        return _Parts(
+            norm_at(addresses[0], like.attention_norm),
+            weights_at(addresses[1:4], like.qkv),
+            norm_at(addresses[4], like.head_norm),
+            weights_at(addresses[5:8], like.out),
+            norm_at(addresses[8], like.mlp_norm),
+            weights_at(addresses[9:12], like.gate_up),
+            weights_at(addresses[12:15], like.down),
+        )
+
+    @numba.njit(**OPTIONS)
+    def compute(
+        x: Array,
+        like: _Parts,
+        addresses: Array,
+        turns: Array,
+        num_turned: int,
+        table: Array,
+        qkv: Array,
+        attended: Array,
+    ) -> None:
+        for index in range(len(addresses)):
+            parts = parts_at(addresses[index], like)
+            begin(x, parts, turns, num_turned, qkv)
+            attend(qkv, table, index, attended)
+            finish(x, attended, parts)
+
+    return compute
+
+
+def _pairs(turns: Tensor) -> Array:
+    """[tokens, dim / 2, 2]: cosines and sines."""
+    pairs: Array = torch.view_as_real(turns).numpy()[:, 0]
+    return pairs
 
 
 def _numbers(norm: Norm) -> tuple[Array, np.float32]:

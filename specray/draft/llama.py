@@ -13,8 +13,7 @@ from specray.draft.attention import AttentionCache, CachedRow, NewTokens
 from specray.draft.batch_cache import BatchCache
 from specray.draft.gpu import has_kernels
 from specray.draft.in_place_cache import InPlaceCache
-from specray.draft.int8 import Int8Linear
-from specray.draft.int8_layer import Int8Layer
+from specray.draft.int8_layer import Int8Head, Int8Layer, Int8Layers
 from specray.draft.kv_pool import KvLayout
 from specray.draft.llama_layer import (
     FloatLayer,
@@ -60,17 +59,20 @@ class LlamaPass:
         self.head_token_ids = None if head_token_ids is None else head_token_ids.to(self.device)
         self._rotation = Rotation(model.model.rotary_emb)
         self._embedding = model.model.embed_tokens.weight.detach()
-        self._norm: Callable[[Tensor], Tensor] = RmsNorm(Norm.of(model.model.norm))
-        head = Weights.of(model.get_output_embeddings())
-        self._head = Int8Linear(*head) if is_int8 else partial(linear, weight=head[0], bias=head[1])
+        norm, head = Norm.of(model.model.norm), Weights.of(model.get_output_embeddings())
+        self._score: Callable[[Tensor], Tensor]
         make_layer: Callable[[LayerWeights], Layer] = Int8Layer if is_int8 else FloatLayer
         if is_fused:
             from specray.draft.triton_kernels import attend  # Triton, which a CPU lacks
             from specray.draft.triton_layer import TritonLayer, TritonNorm
 
             self.attend, make_layer = attend, TritonLayer
-            self._norm = TritonNorm(Norm.of(model.model.norm))
+            self._score = partial(_score, TritonNorm(norm), head)
+        else:
+            self._score = Int8Head(norm, head) if is_int8 else partial(_score, RmsNorm(norm), head)
         self._layers = [make_layer(_take_layer(model, i)) for i in range(self.layout.num_layers)]
+        int8_layers = [layer for layer in self._layers if isinstance(layer, Int8Layer)]
+        self._together = Int8Layers(int8_layers, kv_heads) if int8_layers else None
 
     def make_cache(self, rows: Sequence[CachedRow]) -> AttentionCache:
         """The keys and values of a batch, for the passes of one proposal."""
@@ -84,9 +86,17 @@ class LlamaPass:
         new = cache.start_pass(new)
         turns = self._rotation.at(new.positions)
         x = embedding(new.token_ids, self._embedding)
-        for index, layer in enumerate(self._layers):
-            x = layer.finish(x, cache.attend(layer.qkv(x, turns), index))
-        return self._head(self._norm(new.scored(x)))
+        if self._together is not None and isinstance(cache, InPlaceCache):
+            x = self._together.compute(x, turns, cache)
+        else:
+            for index, layer in enumerate(self._layers):
+                x = layer.finish(x, cache.attend(layer.qkv(x, turns), index))
+        return self._score(new.scored(x))
+
+
+def _score(norm: Callable[[Tensor], Tensor], head: Weights, x: Tensor) -> Tensor:
+    """The logits of tokens [tokens, hidden]."""
+    return linear(norm(x), *head)
 
 
 def _take_layer(model: PreTrainedModel, index: int) -> LayerWeights:

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from specray.registers import (
     F32,
+    I8,
     I32,
     I64,
     at,
@@ -31,6 +32,16 @@ _FLOATS: Final = 16  # in a register, where a head has so many
 _HAS_32: Final = bool((x86_features() or {}).get("avx512f"))  # registers, each of so many floats
 _MOST_SUMS: Final = 12 if _HAS_32 else 3  # that are held while rows are added to them
 _ROWS_AT_ONCE: Final = 4  # whose products are summed up together, in a third of the instructions
+
+
+@intrinsic
+def pointer(context: Any, address: Any) -> Any:
+    """What `numba.carray` makes an array of, for functions for numba."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], I8.as_pointer())
+
+    return types.voidptr(types.int64), generate
 
 
 @cache

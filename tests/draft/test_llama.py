@@ -104,6 +104,12 @@ def test_a_batch_in_one_tensor_gives_the_same() -> None:
     torch.testing.assert_close(run(model, is_batched=True), run(model), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", FITTING)
+def test_int8_layers_one_by_one_give_the_same(name: str) -> None:
+    model = LlamaPass(random_model(FITTING[name]), is_int8=True)
+    torch.testing.assert_close(run(model, is_batched=True), run(model), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_half_precision_stays_close_to_transformers(name: str) -> None:
     model = random_model(FITTING[name], torch.bfloat16)
