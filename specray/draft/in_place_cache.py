@@ -22,11 +22,11 @@ class InPlaceCache:
     """Attends row by row to the sessions' own memory; see `AttentionCache`."""
 
     def __init__(self, rows: Sequence[CachedRow]) -> None:
-        self._kept = rows  # their memory
+        self._kept = tuple(rows)  # and so the memory at their addresses
         self._entries = [entry(row) for row in rows]
         self._kv_heads = rows[0].states.shape[1] // 2
         self.table: Array = np.empty((0, 0), np.int64)
-        """Of the pass that runs, [rows, 9] int64; see `attention_in_place`."""
+        """Of the pass that runs, [rows, ENTRY + 3] int64; see `attention_in_place`."""
 
     def start_pass(self, new: NewTokens) -> NewTokens:
         """See `AttentionCache`."""
@@ -54,8 +54,8 @@ def attention_in_place(dim: int, group: int) -> AttendInPlace:
     What is returned takes
 
         qkv: [tokens, heads + 2 * kv_heads, dim] float32: queries, keys, values.
-        table: [rows, 9] int64: what `addressed_cache.entry` says of a row, its first token in
-            `qkv`, how many it has there, and its length with these.
+        table: [rows, ENTRY + 3] int64: what `addressed_cache.entry` says of a row, its first token
+            in `qkv`, how many it has there, and its length with these.
         layer: the layer's index.
         out: [tokens, heads * dim] float32, overwritten.
     """

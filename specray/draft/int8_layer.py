@@ -25,7 +25,7 @@ _NO_NORM = Norm(torch.empty(0, 0), 0.0)
 
 
 class _Parts(NamedTuple):
-    """What compiled code takes of a layer."""
+    """What compiled code takes of a layer; `parts_at` counts on the order."""
 
     attention_norm: tuple[Array, np.float32]
     qkv: Int8Weights
@@ -39,6 +39,15 @@ class _Parts(NamedTuple):
     def arrays(self) -> list[Array]:
         """All there are, in order."""
         return [part for parts in self for part in parts if isinstance(part, np.ndarray)]
+
+    def is_like(self, other: "_Parts") -> bool:
+        """Whether one can be found by the other's shapes, with the other's epsilons."""
+        shapes, others = ([array.shape for array in parts.arrays] for parts in (self, other))
+        return shapes == others and all(
+            mine[1] == its[1]
+            for mine, its in zip(self, other, strict=True)
+            if not isinstance(mine, Int8Weights)
+        )
 
 
 class Int8Layer:
@@ -80,8 +89,9 @@ class Int8Layers:
     """All layers, for keys and values that are attended to in place."""
 
     def __init__(self, layers: Sequence[Int8Layer], kv_heads: int) -> None:
-        """Takes layers that are alike."""
+        """Takes layers that are alike: their weights are found by the first one's shapes."""
         first = layers[0]
+        assert all(layer.parts.is_like(first.parts) for layer in layers)
         self._like, self._kept = first.parts, layers  # which hold the memory at the addresses
         addresses = [[array.ctypes.data for array in layer.parts.arrays] for layer in layers]
         self._addresses = np.array(addresses, np.int64)
@@ -98,11 +108,11 @@ class Int8Layers:
             turns: of their positions; see `Rotation`.
             cache: their rows'.
         """
-        room = np.empty((len(x), self._num_heads, self._dim), np.float32)
+        qkv = np.empty((len(x), self._num_heads, self._dim), np.float32)
         attended = np.empty((len(x), self._num_attended), np.float32)
         _whole(product(), self._attend)(
             *(x.numpy(), self._like, self._addresses, _pairs(turns), self._num_turned),
-            *(cache.table, room, attended),
+            *(cache.table, qkv, attended),
         )
         return x
 
@@ -117,7 +127,7 @@ class Int8Head:
     def __call__(self, x: Tensor) -> Tensor:
         """The logits [tokens, columns] of tokens [tokens, hidden]."""
         logits = torch.empty(len(x), len(self._weights.scales))
-        x = x.contiguous()  # as each kind of array is compiled for
+        x = x.contiguous()  # else it is compiled once more, for others
         _compiled(product()).score(x.numpy(), self._norm, self._weights, logits.numpy())
         return logits
 

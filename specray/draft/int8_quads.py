@@ -28,7 +28,7 @@ from specray.registers import I32, I64, call, load, prefetch, spread, x86_featur
 __all__ = ["INPUTS", "MOST_ROWS", "OUTPUTS", "are_there", "arrange", "group_products", "pack"]
 
 _MOST_BY_REGISTERS: Final = 6  # rows: 24 sums, two registers of weights; there are 32
-_FETCHED_AHEAD: Final = 12288  # bytes: what memory brings while it is asked; a quarter of L1
+_FETCHED_AHEAD: Final = 12288  # bytes; with 2048 a Zen 5 waits for memory
 
 
 def are_there() -> bool:

@@ -67,9 +67,11 @@ class LlamaPass:
             from specray.draft.triton_layer import TritonLayer, TritonNorm
 
             self.attend, make_layer = attend, TritonLayer
-            self._score = partial(_score, TritonNorm(norm), head)
+            self._score = partial(_float_logits, TritonNorm(norm), head)
         else:
-            self._score = Int8Head(norm, head) if is_int8 else partial(_score, RmsNorm(norm), head)
+            self._score = (
+                Int8Head(norm, head) if is_int8 else partial(_float_logits, RmsNorm(norm), head)
+            )
         self._layers = [make_layer(_take_layer(model, i)) for i in range(self.layout.num_layers)]
         int8_layers = [layer for layer in self._layers if isinstance(layer, Int8Layer)]
         self._together = Int8Layers(int8_layers, kv_heads) if int8_layers else None
@@ -94,7 +96,7 @@ class LlamaPass:
         return self._score(new.scored(x))
 
 
-def _score(norm: Callable[[Tensor], Tensor], head: Weights, x: Tensor) -> Tensor:
+def _float_logits(norm: Callable[[Tensor], Tensor], head: Weights, x: Tensor) -> Tensor:
     """The logits of tokens [tokens, hidden]."""
     return linear(norm(x), *head)
 

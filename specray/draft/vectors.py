@@ -1,7 +1,7 @@
 """Inner loops on whole registers, as functions for numba: what its own vectoriser does not find.
 
-Each takes addresses of contiguous numbers, as `array.ctypes.data` says, and lengths that fit them:
-nothing is checked.
+Each but `pointer` takes addresses of contiguous numbers, as `array.ctypes.data` says, and lengths
+that fit them: nothing is checked.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ _ROWS_AT_ONCE: Final = 4  # whose products are summed up together, in a third of
 
 @intrinsic
 def pointer(context: Any, address: Any) -> Any:
-    """What `numba.carray` makes an array of, for functions for numba."""
+    """An address as the pointer that `numba.carray` takes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], I8.as_pointer())

@@ -73,22 +73,38 @@ def random_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -
 
 
 def run(model: LanguageModel, *, is_batched: bool = False) -> list[torch.Tensor]:
-    """A prefill, and passes over a ragged batch."""
+    """A prefill, and passes over a ragged batch, over alike rows, and over branches of one."""
     num_layers, num_heads, dim = model.layout
     rows = [
         CachedRow(torch.empty(num_layers, 2 * num_heads, 20, dim, dtype=model.dtype), 0, stop)
         for stop in (12, 2)
     ]
     token_ids = torch.randint(60, (20,), generator=torch.Generator().manual_seed(2))
-    prefill = model.make_cache(rows[:1])
+    make_cache = BatchCache if is_batched else model.make_cache
+    prefill = make_cache(rows[:1])
     new = NewTokens(token_ids[:9], torch.arange(9), [9], [9])
     passes = [model.next_logits(new, prefill)]
     prefill.store()
     rows[0] = rows[0]._replace(num_cached=9)
-    cache = BatchCache(rows) if is_batched else model.make_cache(rows)
+    cache = make_cache(rows)
     new = NewTokens(token_ids[9:12], torch.tensor([9, 10, 0]), [2, 1], [11, 1])
     passes.append(model.next_logits(new, cache))
     passes.append(model.next_logits(new.followed_by(token_ids[12:14]), cache))
+    cache.store()
+    rows = [rows[0]._replace(num_cached=10), rows[1]._replace(num_cached=1, stop=3)]
+    cache = make_cache(rows)
+    new = NewTokens(token_ids[14:18], torch.tensor([10, 11, 1, 2]), [2, 2], [12, 3])
+    passes.append(model.next_logits(new, cache))
+    cache.store()
+    tails = [torch.empty(num_layers, 2 * num_heads, 2, dim, dtype=model.dtype) for _ in range(2)]
+    rows = [
+        CachedRow(rows[0].states, num_shared, num_shared + 2, tail, num_shared)
+        for tail, num_shared in zip(tails, (12, 10), strict=True)
+    ]
+    cache = make_cache(rows)
+    new = NewTokens(token_ids[18:], torch.tensor([12, 10]), [1, 1], [13, 11])
+    passes.append(model.next_logits(new, cache))
+    passes.append(model.next_logits(new.followed_by(token_ids[:2]), cache))
     return passes
 
 
