@@ -126,6 +126,13 @@ def test_int8_layers_one_by_one_give_the_same(name: str) -> None:
     torch.testing.assert_close(run(model, is_batched=True), run(model), rtol=1e-2, atol=1e-2)
 
 
+def test_int8_layers_that_are_not_alike_are_refused() -> None:
+    model = random_model(FITTING["llama"])
+    model.model.layers[1].post_attention_layernorm.variance_epsilon = 0.5
+    with pytest.raises(AssertionError):
+        LlamaPass(model, is_int8=True)
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_half_precision_stays_close_to_transformers(name: str) -> None:
     model = random_model(FITTING[name], torch.bfloat16)
